@@ -17,7 +17,7 @@ use memtide_model::{
     Absence, Agent, Amount, Balloon, Bytes, Can, Config, Fence, GuestStats, KsmMode, KsmRun, KsmSettings,
     Mode, Polling, Reading, Space, Span, TmpfsId,
 };
-use memtide_vmm::qemu::{Accel, BalloonArgument, Equipment, MemoryArgument, Owner, RamBackend, RamKind};
+use memtide_vmm::qemu::{Accel, Backing, BalloonArgument, Equipment, MemoryArgument, MemoryBlock, Owner};
 
 const PROBLEM: Severity = Severity::Problem;
 const WARNING: Severity = Severity::Warning;
@@ -409,7 +409,8 @@ fn the_hosts_kernel() {
     };
     gives(HINT, "ksm.guest-unmergeable", "share=on", |facts| {
         share(facts);
-        first(facts).process.ram = vec![RamBackend { kind: RamKind::Memfd, size: None, shared: true }];
+        first(facts).process.ram =
+            vec![MemoryBlock { backing: Backing::Memfd, shared: true, ..MemoryBlock::default() }];
     });
     let huge = found(|facts| {
         share(facts);
@@ -435,7 +436,8 @@ fn the_hosts_kernel() {
     let shared = found(|facts| {
         thp(facts).enabled = "never".to_owned();
         for guest in &mut facts.guests {
-            guest.process.ram = vec![RamBackend { kind: RamKind::Memfd, size: None, shared: true }];
+            guest.process.ram =
+                vec![MemoryBlock { backing: Backing::Memfd, shared: true, ..MemoryBlock::default() }];
         }
     });
     assert_eq!(shared, [], "anonymous huge pages are nothing to shared memory");

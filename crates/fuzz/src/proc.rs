@@ -13,7 +13,7 @@ use memtide_host::{
     ProcessReader, RamBlock, Root, Scratch, Vmstat, pressure, start_time, statm,
 };
 use memtide_model::{Budget, Bytes, HostSeen};
-use memtide_vmm::qemu::{CommandLine, Discovery, RamKind};
+use memtide_vmm::qemu::{Backing, CommandLine, Discovery};
 use tempfile::TempDir;
 
 use crate::scratch;
@@ -238,9 +238,9 @@ fn process(root: &Root) {
     let blocks: Vec<RamBlock> = line
         .ram
         .iter()
-        .filter_map(|backend| match &backend.kind {
-            RamKind::File(path) => Some(RamBlock::File(path.clone())),
-            RamKind::Anonymous | RamKind::Memfd => backend.size.map(RamBlock::Size),
+        .filter_map(|block| match &block.backing {
+            Backing::File(path) => Some(RamBlock::File(path.clone())),
+            _ => block.size.map(RamBlock::Size),
         })
         .chain(line.memory.map(RamBlock::Size))
         .collect();

@@ -52,7 +52,7 @@ pub use error::{HostError, ParseError};
 pub use footprint::{Footprint, ProcessReader};
 pub use ksm::{KsmGuest, KsmPages, KsmReader, KsmSensor};
 pub use locked::Locked;
-pub use mappings::{CodeBuffer, Mappings, RamBlock};
+pub use mappings::{CodeBuffer, DeviceFile, Mappings, RamBlock};
 pub use meminfo::Meminfo;
 pub use memtide_advise::PAGEMAP_SCAN;
 pub use mounts::{mounted, name_of_tmpfs};

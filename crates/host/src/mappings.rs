@@ -23,9 +23,13 @@
 //! With `split-wx=on`, QEMU maps the code buffer twice. Its pages then count as resident twice, so the bound is too high by the size of the
 //! buffer.
 //!
+//! Memory of other devices (NVDIMM, ivshmem) is no RAM: a [`DeviceFile`] names it. If such a file is on a disk and mapped shared, its pages are
+//! page cache, like those of a program.
+//!
 //! A block is found by the file that backs it, or as a writable mapping of exactly its size. Of several such mappings, one that is not
 //! copied on fork comes first, then the one with the most resident memory. If there is none, adjoining mappings with the right total size
-//! match, because a mapping splits if its flags differ. Memory of a block that is not found ([`Mappings::ram_missing`]) counts as other, so
+//! match, because a mapping splits if its flags differ. If the VMM tells that all RAM together is more than the blocks, some was plugged since: the
+//! largest mappings that look like RAM and fit are those blocks. Memory of a block that is not found ([`Mappings::ram_missing`]) counts as other, so
 //! the bound errs on the high side.
 
 use std::path::PathBuf;
@@ -49,6 +53,15 @@ pub enum RamBlock {
     /// A file, or an unlinked file in this directory: `memory-backend-file`'s `mem-path`, UML's physical memory,
     /// `/memfd:NAME`.
     File(PathBuf),
+}
+
+/// A file with memory of a device other than RAM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceFile {
+    /// The file, or the directory of an unnamed file.
+    pub path: PathBuf,
+    /// Whether it is known to be on a disk, so that its pages are page cache.
+    pub is_on_disk: bool,
 }
 
 /// The buffer of translated code.
@@ -99,13 +112,32 @@ impl Mappings {
     /// Does the same for mappings that are already read.
     #[must_use]
     pub fn of(mappings: &[Mapping], ram: &[RamBlock]) -> Self {
-        let mut is_ram = vec![false; mappings.len()];
-        let mut seen = Self { ram_missing: mark(mappings, ram, &mut is_ram), ..Self::default() };
+        Self::of_guest(mappings, ram, &[], None)
+    }
+
+    /// Does the same for a guest with memory of other devices. `all` is all RAM together, without virtio-mem that was plugged since, if the VMM
+    /// tells more than `ram`.
+    #[must_use]
+    pub fn of_guest(
+        mappings: &[Mapping],
+        ram: &[RamBlock],
+        devices: &[DeviceFile],
+        all: Option<Bytes>,
+    ) -> Self {
+        let devices: Vec<Option<&DeviceFile>> =
+            mappings.iter().map(|mapping| device_of(mapping, devices)).collect();
+        let mut uses: Vec<Use> =
+            devices.iter().map(|device| if device.is_some() { Use::Device } else { Use::Open }).collect();
+        let mut missing = mark(mappings, ram, &mut uses);
+        if let Some(all) = all {
+            missing = mark_plugged(mappings, all, &mut uses);
+        }
+        let mut seen = Self { ram_missing: missing, ..Self::default() };
         // Nobody tells which mappings are RAM, or not all of them are there: what looks like RAM may be.
-        let is_found = seen.ram_missing.is_zero() && is_ram.contains(&true);
-        for (mapping, is_ram) in mappings.iter().zip(is_ram) {
-            let looks_like_ram = looks_like_ram(mapping);
-            let is_ram = is_ram || (ram.is_empty() && looks_like_ram);
+        let is_found = seen.ram_missing.is_zero() && uses.contains(&Use::Ram);
+        for ((mapping, used), device) in mappings.iter().zip(uses).zip(devices) {
+            let looks_like_ram = used != Use::Device && looks_like_ram(mapping);
+            let is_ram = used == Use::Ram || (ram.is_empty() && looks_like_ram);
             let absent = mapping.size().saturating_sub(mapping.resident);
             if looks_like_ram {
                 add(&mut seen.ram_like, mapping.size());
@@ -121,14 +153,15 @@ impl Mappings {
                 add(&mut seen.ram_swapped, mapping.swapped);
                 continue;
             }
-            let program = program(mapping);
+            let is_cache = !mapping.is_private && device.is_some_and(|device| device.is_on_disk);
+            let program = if is_cache { mapping.resident } else { program(mapping) };
             add(&mut seen.program_resident, program);
             add(&mut seen.other_resident, mapping.resident.saturating_sub(program));
             add(&mut seen.other_swapped, mapping.swapped);
             if is_code_buffer(mapping) {
                 add(&mut seen.code_buffer.size, mapping.size());
                 add(&mut seen.code_buffer.resident, mapping.resident);
-            } else if mapping.dont_fork && mapping.writable {
+            } else if mapping.dont_fork && mapping.writable && !is_cache {
                 add(&mut seen.guest_visible, absent);
             }
         }
@@ -148,6 +181,23 @@ impl Mappings {
         assert!(bound >= self.other_resident, "the worst case is no better than the present");
         bound
     }
+}
+
+/// What a mapping is for, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    /// Not known yet.
+    Open,
+    /// RAM.
+    Ram,
+    /// Memory of another device.
+    Device,
+}
+
+/// The device whose file a mapping shows.
+fn device_of<'a>(mapping: &Mapping, devices: &'a [DeviceFile]) -> Option<&'a DeviceFile> {
+    let is_it = |device: &&DeviceFile| mapping.inode != 0 && is_named(mapping.name.as_ref(), &device.path);
+    devices.iter().find(is_it)
 }
 
 /// Whether a mapping looks like guest RAM: QEMU keeps all memory that a guest can touch from forked children. Most firmware and video memory is
@@ -199,14 +249,17 @@ fn is_code_buffer(mapping: &Mapping) -> bool {
 
 /// Marks the mappings of guest RAM, and returns the total size that was not found. Files come first, because they are certain; then sizes,
 /// largest first.
-fn mark(mappings: &[Mapping], ram: &[RamBlock], is_ram: &mut [bool]) -> Bytes {
+fn mark(mappings: &[Mapping], ram: &[RamBlock], uses: &mut [Use]) -> Bytes {
     let mut sizes = Vec::new();
     for block in ram {
         match block {
             RamBlock::Size(size) => sizes.push(*size),
             RamBlock::File(path) => {
-                for (mapping, is_ram) in mappings.iter().zip(is_ram.iter_mut()) {
-                    *is_ram |= mapping.inode != 0 && is_named(mapping.name.as_ref(), path);
+                for (mapping, used) in mappings.iter().zip(uses.iter_mut()) {
+                    let is_it = mapping.inode != 0 && is_named(mapping.name.as_ref(), path);
+                    if *used == Use::Open && is_it {
+                        *used = Use::Ram;
+                    }
                 }
             }
         }
@@ -214,17 +267,35 @@ fn mark(mappings: &[Mapping], ram: &[RamBlock], is_ram: &mut [bool]) -> Bytes {
     sizes.sort_unstable_by(|a, b| b.cmp(a));
     let mut missing = Bytes::ZERO;
     for size in sizes {
-        match find(mappings, size, is_ram) {
-            Some((first, last)) => is_ram[first..=last].fill(true),
+        match find(mappings, size, uses) {
+            Some((first, last)) => uses[first..=last].fill(Use::Ram),
             None => add(&mut missing, size),
         }
     }
     missing
 }
 
+/// Marks the mappings of RAM that was plugged since the start: the largest that fit into what lacks of `all`. Returns the size that was not
+/// found.
+fn mark_plugged(mappings: &[Mapping], all: Bytes, uses: &mut [Use]) -> Bytes {
+    let ram = mappings.iter().zip(&*uses).filter(|(_, used)| **used == Use::Ram);
+    let mut missing = all.saturating_sub(Bytes::sum(ram.map(|(mapping, _)| mapping.size())));
+    let mut order: Vec<usize> =
+        (0..mappings.len()).filter(|&at| uses[at] == Use::Open && looks_like_ram(&mappings[at])).collect();
+    order.sort_by_key(|&at| std::cmp::Reverse((mappings[at].size(), mappings[at].resident)));
+    for at in order {
+        let size = mappings[at].size();
+        if size <= missing {
+            missing = missing.saturating_sub(size);
+            uses[at] = Use::Ram;
+        }
+    }
+    missing
+}
+
 /// The first and the last mapping of a block of this size.
-fn find(mappings: &[Mapping], size: Bytes, taken: &[bool]) -> Option<(usize, usize)> {
-    let usable = |at: usize| !taken[at] && mappings[at].writable && !is_code_buffer(&mappings[at]);
+fn find(mappings: &[Mapping], size: Bytes, uses: &[Use]) -> Option<(usize, usize)> {
+    let usable = |at: usize| uses[at] == Use::Open && mappings[at].writable && !is_code_buffer(&mappings[at]);
     let whole = (0..mappings.len())
         .filter(|&at| usable(at) && mappings[at].size() == size)
         .max_by_key(|&at| (mappings[at].dont_fork, mappings[at].resident));

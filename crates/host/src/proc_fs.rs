@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::process::Stat;
-use crate::within;
+use crate::{regular, shared_ram, within};
 
 /// The longest accepted command line, in bytes. Linux allows 2 MiB; QEMU's have some ten KiB.
 const LONGEST_CMDLINE: u64 = 1 << 20;
@@ -14,6 +14,8 @@ const LONGEST_CMDLINE: u64 = 1 << 20;
 const LONGEST_LINE: u64 = 4096;
 /// The longest that the reading of one command line may take: the kernel reads it from the memory of its process.
 const CMDLINE_WITHIN: Duration = Duration::from_millis(200);
+/// The same for a file that a process names: it may be on a file system that never answers.
+const FILE_WITHIN: Duration = Duration::from_millis(500);
 /// The longest accepted list of sockets, in bytes: some ten thousand sockets.
 const LONGEST_LIST: u64 = 4 << 20;
 
@@ -112,6 +114,29 @@ impl ProcFs {
         let path = self.file(pid, "cmdline");
         let line = within(pid, CMDLINE_WITHIN, move || read(&path, LONGEST_CMDLINE))?;
         line.ok().filter(|bytes| !bytes.is_empty())
+    }
+
+    /// The first `most` bytes of the regular file at a path as the process sees it: below its root, or below its working directory.
+    ///
+    /// # Errors
+    /// If there is no such file there, if it may not be read, or if it is not a regular one.
+    pub fn regular_file(&self, pid: u32, path: &Path, most: u64) -> io::Result<Vec<u8>> {
+        let (fs, path) = (self.clone(), path.to_owned());
+        within(pid, FILE_WITHIN, move || regular::read_regular(&fs.place(pid, &path)?, most))
+            .unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// Whether the file or directory at a path as the process sees it is on a disk: its mapped pages are page cache. `None` if it cannot be
+    /// looked at.
+    #[must_use]
+    pub fn is_on_disk(&self, pid: u32, path: &Path) -> Option<bool> {
+        let (fs, path) = (self.clone(), path.to_owned());
+        within(pid, FILE_WITHIN, move || shared_ram::is_on_disk(&fs.place(pid, &path)?))?.ok()
+    }
+
+    fn place(&self, pid: u32, path: &Path) -> io::Result<PathBuf> {
+        let from = self.file(pid, if path.is_absolute() { "root" } else { "cwd" });
+        regular::below(&from, path)
     }
 
     /// The parent, the start and the end of a process; `None` if there is no such process.

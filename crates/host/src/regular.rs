@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags};
 
@@ -36,6 +36,48 @@ pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The most symbolic links on the way to one file, as in the kernel.
+const MOST_LINKS: usize = 40;
+
+/// The place of `path` below the directory `root`. Links lead to places below `root`, as for a process whose root it is. Nothing in /proc
+/// is such a place: links there mean other files to each process.
+///
+/// # Errors
+/// If the path leads above `root` or into /proc, or if a link cannot be read.
+pub fn below(root: &Path, path: &Path) -> io::Result<PathBuf> {
+    let refused = || io::Error::new(io::ErrorKind::InvalidInput, "not a path below the root");
+    let (mut done, mut links) = (PathBuf::new(), 0);
+    let mut rest: Vec<PathBuf> = parts(path);
+    while let Some(part) = rest.pop() {
+        match part.components().next() {
+            Some(Component::RootDir) => done = PathBuf::new(),
+            Some(Component::ParentDir) if !done.pop() => return Err(refused()),
+            Some(Component::Normal(name)) => {
+                let here = done.join(name);
+                if here == Path::new("proc") {
+                    return Err(refused());
+                }
+                match std::fs::read_link(root.join(&here)) {
+                    Ok(_) if links == MOST_LINKS => return Err(refused()),
+                    Ok(link) => {
+                        links += 1;
+                        rest.extend(parts(&link));
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::InvalidInput => done = here,
+                    Err(error) => return Err(error),
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(root.join(done))
+}
+
+/// The parts of a path, the first one last.
+fn parts(path: &Path) -> Vec<PathBuf> {
+    path.components().rev().map(|part| PathBuf::from(part.as_os_str())).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -58,5 +100,25 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{name}: {error}");
         }
         assert_eq!(open_regular(&at("missing")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_path_stays_below_the_root_of_its_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("var/lib")).unwrap();
+        fs::create_dir(at("run")).unwrap();
+        fs::write(at("run/file"), "inside").unwrap();
+        symlink("/run", at("var/run")).unwrap();
+        symlink("../../run/file", at("var/lib/link")).unwrap();
+        symlink("/../run/file", at("above")).unwrap();
+        symlink("circle", at("circle")).unwrap();
+        symlink("/proc/self/fd/0", at("passed")).unwrap();
+        for path in ["/run/file", "/var/run/file", "/var/lib/link", "var/lib/../run/file", "./run//file"] {
+            assert_eq!(below(dir.path(), Path::new(path)).unwrap(), at("run/file"), "{path}");
+        }
+        for path in ["../file", "/above", "circle", "passed", "/proc/self/fd/0", "/missing", "/run/file/x"] {
+            assert!(below(dir.path(), Path::new(path)).is_err(), "{path}");
+        }
     }
 }

@@ -30,6 +30,8 @@ const MAX_FILES: usize = 256;
 const TMPFS: u64 = 0x0102_1994;
 /// The same and `HUGETLBFS_MAGIC`: filesystems whose blocks are memory.
 const MEMORY_FILESYSTEMS: [u64; 2] = [TMPFS, 0x9584_58f6];
+/// `RAMFS_MAGIC`.
+const RAMFS: u64 = 0x8584_58f6;
 /// What the name of a memfd begins with. It is in a tmpfs of the kernel's own, which has no limit.
 const MEMFD: &str = "/memfd:";
 
@@ -173,6 +175,15 @@ impl Seen {
     }
 }
 
+/// Whether a file or directory is on a file system that keeps its blocks outside of memory.
+///
+/// # Errors
+/// If it cannot be looked at.
+pub(crate) fn is_on_disk(path: &Path) -> std::io::Result<bool> {
+    let kind = u64::try_from(rustix::fs::statfs(path)?.f_type).ok();
+    Ok(kind.is_some_and(|kind| kind != RAMFS && !MEMORY_FILESYSTEMS.contains(&kind)))
+}
+
 /// The kind of the file system of a file, by its magic number.
 fn kind(file: &OwnedFd) -> Option<u64> {
     rustix::fs::fstatfs(file).ok().and_then(|filesystem| u64::try_from(filesystem.f_type).ok())
@@ -211,6 +222,7 @@ mod tests {
         let kind = |path: &str| Seen::at(Path::new(path)).and_then(|seen| kind(&seen.file));
         assert!(kind("/proc/self/exe").is_none_or(|kind| !MEMORY_FILESYSTEMS.contains(&kind)));
         assert_eq!(kind("/nowhere"), None);
+        assert!(is_on_disk(Path::new("/nowhere")).is_err());
         let _file = memfd_create("memtide-limit", MemfdFlags::CLOEXEC).unwrap();
         let (root, pid) = (Root::system(), std::process::id());
         let ram = SharedRam::find(&root, pid, &[]).unwrap();

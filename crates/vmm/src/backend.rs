@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
-use memtide_host::RamBlock;
+use memtide_host::{DeviceFile, RamBlock};
 use memtide_model::{Absence, Backend as Vmm, Bytes, Capabilities, GuestId, Request, Told, Withheld};
 
 use crate::round::Patience;
@@ -101,6 +101,10 @@ pub struct Process {
     pub pid: u32,
     /// The pieces of guest RAM.
     pub ram: Vec<RamBlock>,
+    /// The files with memory of other devices.
+    pub devices: Vec<DeviceFile>,
+    /// The most that its virtio-mem devices can plug: the sizes of their pieces in `ram`.
+    pub virtio_mem: Bytes,
     /// Its size is unknown: until its VMM tells it, the RAM that it has mapped counts. `ram` is empty.
     pub is_of_unknown_size: bool,
     /// The file or directory of RAM that is mapped privately. It may be the template of other guests, as long as the mappings are not known.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use common::{Process, Tree};
 use memtide_model::Bytes;
-use memtide_vmm::qemu::{Accel, Discovery, Owner, QemuProcess};
+use memtide_vmm::qemu::{Accel, BalloonOwner, Discovery, Launcher, Owner, QemuProcess, Source};
 
 const QEMU: &str = "qemu-system-x86";
 
@@ -93,6 +93,87 @@ fn a_guest_of_libvirt_is_marked_and_its_memory_is_known() {
     assert_eq!(found.facts.accel, Accel::Tcg);
     assert!(found.facts.ram[0].shared);
     assert_eq!(found.monitors, Vec::<PathBuf>::new());
+}
+
+/// Options as Incus writes them.
+const INCUS: &str = r#"# Memory
+[memory]
+size = "768M"
+
+[device "qemu_balloon"]
+driver = "virtio-balloon-pci"
+
+[chardev "monitor"]
+backend = "socket"
+path = "/run/incus/c1/qemu.monitor"
+server = "on"
+
+[mon]
+chardev = "monitor"
+mode = "control"
+"#;
+
+/// A process with its own root directory, which holds the file of options.
+fn contained(args: &[&str]) -> (Tree, tempfile::TempDir) {
+    let (tree, root) = (qemu(9, args), tempfile::tempdir().expect("a temporary directory"));
+    fs::create_dir_all(root.path().join("run/incus/c1")).expect("a directory");
+    fs::write(root.path().join("run/incus/c1/qemu.conf"), INCUS).expect("a file");
+    symlink("/run", root.path().join("var")).expect("a link");
+    for (link, to) in [("root", root.path().to_owned()), ("cwd", root.path().join("run/incus"))] {
+        fs::remove_file(tree.file(9, link)).expect("a link");
+        symlink(to, tree.file(9, link)).expect("a link");
+    }
+    (tree, root)
+}
+
+#[test]
+fn a_file_of_options_is_read_as_the_process_sees_it() {
+    for path in ["/run/incus/c1/qemu.conf", "/var/incus/c1/qemu.conf", "c1/qemu.conf", "./c1/qemu.conf"] {
+        let (tree, root) = contained(&["qemu", "-name", "c1", "-readconfig", path]);
+        let found = scan(&tree).remove(0);
+        assert_eq!(found.facts.memory, Some(Bytes::from_mib(768)), "{path}");
+        assert_eq!(found.facts.memory_source, Source::ConfigFile);
+        assert!(!found.facts.reads_files && found.equipment.balloon.is_some());
+        assert_eq!(found.bound, [PathBuf::from("/run/incus/c1/qemu.monitor")]);
+        drop(root);
+    }
+}
+
+#[test]
+fn a_size_in_a_file_that_cannot_be_read_is_unknown() {
+    for path in ["/run/incus/c1", "/run/other.conf", "../incus/c1/qemu.conf", "/proc/self/fd/0", ""] {
+        let (tree, _root) = contained(&["qemu", "-name", "c1", "-readconfig", path]);
+        let found = scan(&tree).remove(0);
+        assert!(found.facts.reads_files && found.facts.is_of_unknown_size(), "{path}");
+    }
+}
+
+#[test]
+fn the_launcher_tells_who_sets_the_balloon() {
+    let args = ["/usr/bin/kvm", "-id", "7", "-pidfile", "/var/run/qemu-server/7.pid", "-m", "512"];
+    let found = scan(&qemu(7, &args)).remove(0);
+    assert_eq!((found.launcher, found.owner), (Launcher::Proxmox, Owner::Nobody));
+    assert_eq!(found.launcher.balloon(), BalloonOwner::Perhaps);
+    let found = scan(&qemu(7, LIBVIRT)).remove(0);
+    assert_eq!((found.launcher, found.launcher.balloon()), (Launcher::Libvirt, BalloonOwner::Launcher));
+}
+
+#[test]
+fn memory_of_other_devices_is_told_apart_by_its_files() {
+    let args = [
+        "qemu",
+        "-m",
+        "256",
+        "-device",
+        "nvdimm,memdev=n",
+        "-object",
+        "memory-backend-file,id=n,mem-path=images/root.img,size=128M,share=on",
+    ];
+    let found = scan(&qemu(7, &args)).remove(0);
+    let file = &found.device_files[0];
+    // It is not there: nobody knows that it is on a disk.
+    assert_eq!((file.path.as_path(), file.is_on_disk), ("/srv/vm/images/root.img".as_ref(), false));
+    assert_eq!((found.facts.ram.len(), found.facts.device_memory.len()), (1, 1));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memtide_host::{
-    Cgroup, Footprint, HostError, KsmPages, KsmReader, ProcessReader, RamBlock, Root, Scratch, name_of_tmpfs,
+    Cgroup, Footprint, HostError, KsmPages, KsmReader, ProcessReader, Root, Scratch, name_of_tmpfs,
 };
 use memtide_model::{
     Absence, Bytes, Cost, GuestId, GuestSeen, Moment, Reading, Space, Span, Tmpfs, TmpfsId, Withheld,
@@ -64,7 +64,6 @@ struct Known {
 #[derive(Debug)]
 struct Process {
     reader: ProcessReader,
-    ram: Vec<RamBlock>,
     overhead: Bytes,
     overhead_bound: Bytes,
     /// Its memory in a pool of huge pages.
@@ -273,7 +272,6 @@ impl Process {
         let unread = unread_overhead(found);
         Ok(Self {
             reader: ProcessReader::open(root, found.process.pid)?,
-            ram: found.process.ram.clone(),
             overhead: unread,
             overhead_bound: unread,
             in_pool: Bytes::ZERO,
@@ -335,7 +333,9 @@ impl Process {
     /// Orders its mappings, and notes that.
     fn order(&mut self, found: &Arc<Found>, seldom: Span, now: Moment) -> Order {
         self.note_order(seldom, now);
-        let part = Part::All { found: Arc::clone(found), ram: with_plugged(&self.ram, self.full) };
+        // QEMU tells another size than its options: more was plugged since.
+        let all = (self.full != found.full).then(|| self.full.saturating_add(found.process.virtio_mem));
+        let part = Part::All { found: Arc::clone(found), all };
         Order { guest: found.id.clone(), part }
     }
 
@@ -392,21 +392,6 @@ impl Process {
     }
 }
 
-/// The pieces of RAM of a guest that has `full`, with the DIMMs that were plugged since it was found.
-fn with_plugged(ram: &[RamBlock], full: Bytes) -> Vec<RamBlock> {
-    let is_told = |block: &RamBlock| matches!(block, RamBlock::Size(_));
-    let known = Bytes::sum(ram.iter().map(|block| match block {
-        RamBlock::Size(size) => *size,
-        RamBlock::File(_) => Bytes::ZERO,
-    }));
-    let mut all = ram.to_vec();
-    // The size of a file is not known here. Without any block, what looks like RAM counts.
-    if !ram.is_empty() && ram.iter().all(is_told) && full > known {
-        all.push(RamBlock::Size(full.saturating_sub(known)));
-    }
-    all
-}
-
 /// The CPU time in a footprint.
 fn cpu_time(weighed: Reading<Footprint>) -> Reading<Span> {
     match weighed {
@@ -442,7 +427,6 @@ mod tests {
         let at = |secs: u64| Moment::from_millis(secs * 1_000);
         let mut process = Process {
             reader: ProcessReader::open(&Root::system(), std::process::id()).unwrap(),
-            ram: Vec::new(),
             overhead: Bytes::ZERO,
             overhead_bound: Bytes::ZERO,
             in_pool: Bytes::ZERO,

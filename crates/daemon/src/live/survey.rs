@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memtide_host::{Cgroup, HostError, Locked, Mappings, RamBlock, Root, SharedRam, within};
+use memtide_host::{Cgroup, HostError, Locked, Mapping, Mappings, Root, SharedRam, within};
 use memtide_model::{Absence, Bytes, GuestId, Reading};
 use memtide_vmm::Found;
 
@@ -23,8 +23,8 @@ pub(super) struct Order {
 
 /// What is read of a process.
 pub(super) enum Part {
-    /// Everything, of a guest whose RAM is in these pieces.
-    All { found: Arc<Found>, ram: Vec<RamBlock> },
+    /// Everything; `all` is the guest's RAM together, if its VMM tells more than its options.
+    All { found: Arc<Found>, all: Option<Bytes> },
     /// The leftovers of torn huge pages, of a guest that has this cgroup.
     Torn(Arc<Cgroup>),
 }
@@ -90,9 +90,9 @@ impl Survey {
 fn survey(root: &Root, orders: &Receiver<Order>, results: &Sender<Surveyed>) {
     for Order { guest, part } in orders {
         let findings = match part {
-            Part::All { found, ram } => {
+            Part::All { found, all } => {
                 let root = root.clone();
-                let read = within(found.process.pid, BUDGET, move || Process::read(&root, &found, &ram));
+                let read = within(found.process.pid, BUDGET, move || Process::read(&root, &found, all));
                 let read = read.ok_or(Absence::Overran);
                 Findings::All(read.and_then(|read| read.map(Box::new).map_err(|error| error.absence())))
             }
@@ -105,12 +105,15 @@ fn survey(root: &Root, orders: &Receiver<Order>, results: &Sender<Surveyed>) {
 }
 
 impl Process {
-    fn read(root: &Root, found: &Found, ram: &[RamBlock]) -> Result<Self, HostError> {
-        let pid = found.process.pid;
+    fn read(root: &Root, found: &Found, all: Option<Bytes>) -> Result<Self, HostError> {
+        let process = &found.process;
+        let pid = process.pid;
         let cgroup = own_cgroup(root, pid).map(Arc::new);
         Ok(Self {
             shared: SharedRam::find(root, pid, &found.process.shared)?,
-            mappings: Mappings::read(root, pid, ram).map_err(|error| error.absence()),
+            mappings: Mapping::read_all(root, pid)
+                .map(|mapped| Mappings::of_guest(&mapped, &process.ram, &process.devices, all))
+                .map_err(|error| error.absence()),
             locked: Locked::read(root, pid)?,
             torn: cgroup.as_deref().map_or_else(|why| Reading::absent(why.clone()), torn),
             cgroup,

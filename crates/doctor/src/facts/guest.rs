@@ -178,11 +178,12 @@ fn unmatched(guest: &ConfiguredGuest) -> Option<Unmatched> {
 fn of_process(root: &Root, process: &QemuProcess, name: &str) -> GuestFacts {
     let assumed = process.facts.memory.unwrap_or(DEFAULT_MEMORY);
     let mapped = Mapping::read_all(root, process.pid).ok();
-    let costs = mapped.as_deref().map(|mapped| Mappings::of(mapped, &ram_blocks(process, assumed)));
+    let ram = ram_blocks(process, assumed);
+    let costs = mapped.as_deref().map(|mapped| Mappings::of_guest(mapped, &ram, &process.device_files, None));
     let ram_like = costs.as_ref().map(|costs| costs.ram_like).filter(|size| !size.is_zero());
     let full = ram_like.filter(|_| process.facts.is_of_unknown_size()).unwrap_or(assumed);
     let cmdline = text(&root.process(process.pid, "cmdline")).ok();
-    let equipment = cmdline.as_ref().map(|cmdline| Equipment::parse(cmdline.as_bytes()));
+    let equipment = cmdline.as_ref().map(|_| process.equipment.clone());
     let line = cmdline.map(|cmdline| CommandLine::parse(cmdline.as_bytes())).unwrap_or_default();
     let paths =
         equipment.iter().flat_map(|equipment| &equipment.memory).filter_map(|memory| memory.path.clone());

@@ -33,7 +33,8 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     Some(match why {
         // Its monitors are in that file.
         Absence::NoControl if guest.process.reads_files => {
-            let fact = "its settings are in a file (-readconfig), which memtide does not read: no QMP socket is known";
+            let fact =
+                "its settings are in a file (-readconfig), which memtide cannot read: no QMP socket is known";
             let lines = [
                 "[[guest]]".to_owned(),
                 format!("name = {}", string(&guest.name)),

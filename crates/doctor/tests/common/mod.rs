@@ -15,7 +15,7 @@ use memtide_model::{
     Absence, Balloon, Bytes, Config, GuestStats, KsmRun, KsmSettings, Mode, Polling, Reading, Space, Span,
     TmpfsId, Told,
 };
-use memtide_vmm::qemu::{Accel, BalloonArgument, Equipment, Owner, ProcessFacts};
+use memtide_vmm::qemu::{Accel, BalloonArgument, Equipment, Owner, ProcessFacts, Source};
 use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
 use serde_json::json;
 use tempfile::TempDir;
@@ -56,7 +56,9 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
             accel: Accel::Kvm,
             tb_size: None,
             ram: Vec::new(),
+            device_memory: Vec::new(),
             memory: Some(mib(1024)),
+            memory_source: Source::CommandLine,
             incoming: false,
             reads_files: false,
         },

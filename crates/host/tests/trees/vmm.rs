@@ -1,7 +1,7 @@
 //! The mappings of a QEMU guest of 256 MiB with a VGA under TCG (`tb-size=32`), captured on Linux 6.18 after a memory load. Shortened to
 //! the large mappings and all memory that the guest can touch.
 
-use memtide_host::{CodeBuffer, HostError, Mapping, Mappings, RamBlock};
+use memtide_host::{CodeBuffer, DeviceFile, HostError, Mapping, Mappings, RamBlock};
 use memtide_model::{Bytes, Withheld};
 
 use crate::tree::Tree;
@@ -158,6 +158,55 @@ fn memory_that_cannot_be_the_hosts_is_told() {
     assert_eq!(Mappings::of(&[registers], &[]).ram_like, Bytes::ZERO);
     let video = Mapping { is_locked: true, dont_fork: true, ..mapping(0, 16) };
     assert_eq!(Mappings::of(&[video], &[]).withheld, None);
+}
+
+#[test]
+fn what_was_plugged_since_is_ram_and_no_overhead() {
+    let guest = |start, size| Mapping { dont_fork: true, ..mapping(start, size) };
+    let file = |start, size| Mapping { inode: 9, name: "/dev/shm/ram".to_owned(), ..guest(start, size) };
+    let (base, video) = (guest(0, 256), guest(5000, 16));
+    let of = |mappings: &[Mapping], ram: &[RamBlock], all: u64| {
+        let seen = Mappings::of_guest(mappings, ram, &[], Some(Bytes::from_mib(all)));
+        (seen.ram_resident.whole_mib(), seen.other_resident.whole_mib(), seen.ram_missing.whole_mib())
+    };
+    let anonymous = [RamBlock::Size(Bytes::from_mib(256))];
+    let shared = [RamBlock::File("/dev/shm/ram".into())];
+    // Half of each mapping is resident.
+    assert_eq!(of(&[base.clone(), guest(1000, 512), video.clone()], &anonymous, 768), (384, 8, 0));
+    // Two DIMMs at once, of different sizes.
+    let two = [base.clone(), guest(1000, 128), guest(2000, 64), video.clone()];
+    assert_eq!(of(&two, &anonymous, 448), (224, 8, 0));
+    // A DIMM beside RAM in a file, and one in the same file system.
+    assert_eq!(of(&[file(0, 256), guest(1000, 128), video.clone()], &shared, 384), (192, 8, 0));
+    assert_eq!(of(&[file(0, 256), file(1000, 128), video.clone()], &shared, 384), (192, 8, 0));
+    // It is told before it is mapped, and unplugged before it is unmapped.
+    assert_eq!(of(&[base.clone(), video.clone()], &anonymous, 768), (128, 8, 512));
+    assert_eq!(of(&[base, guest(1000, 512), video], &anonymous, 256), (128, 264, 0));
+}
+
+#[test]
+fn the_file_of_another_device_is_page_cache_or_memory_but_no_ram() {
+    let image = |is_private| Mapping {
+        inode: 9,
+        name: "/images/root.img".to_owned(),
+        dont_fork: true,
+        is_private,
+        ..mapping(1000, 256)
+    };
+    let ram = Mapping { dont_fork: true, ..mapping(0, 256) };
+    let of = |device: Mapping, is_on_disk| {
+        let devices = [DeviceFile { path: "/images".into(), is_on_disk }];
+        let blocks = [RamBlock::Size(Bytes::from_mib(256))];
+        Mappings::of_guest(&[device, ram.clone()], &blocks, &devices, Some(Bytes::from_mib(512)))
+    };
+    let seen = of(image(false), true);
+    assert_eq!((seen.ram_resident, seen.ram_missing), (Bytes::from_mib(128), Bytes::from_mib(256)));
+    assert_eq!((seen.program_resident, seen.other_resident), (Bytes::from_mib(128), Bytes::ZERO));
+    assert_eq!((seen.guest_visible, seen.withheld, seen.ram_like), (Bytes::ZERO, None, Bytes::from_mib(256)));
+    // In a tmpfs, and where the guest's writes become memory of the process, it costs.
+    for seen in [of(image(false), false), of(image(true), true)] {
+        assert_eq!((seen.other_resident, seen.guest_visible), (Bytes::from_mib(128), Bytes::from_mib(128)));
+    }
 }
 
 #[test]

@@ -8,11 +8,11 @@ use memtide_host::RamBlock;
 use memtide_model::{Absence, Backend as Vmm, Bytes, Capabilities, GuestId};
 use tokio::sync::watch;
 
-use super::command_line::RamKind;
 use super::control::{AgentPort, Knocks, QemuControl};
 use super::discovery::{Accel, Changes, Discovery, DiscoveryError, Owner, QemuProcess};
 use super::knock;
 use super::monitor::{DEFAULT_MEMORY, Monitor, MonitorConfig, Use};
+use super::ram::{self, MemoryBlock};
 use super::socket;
 use crate::backend::{Backend, Control, DiscoverError, Found, Process};
 
@@ -201,6 +201,8 @@ fn found(id: &GuestId, Guest { process, held, .. }: &Guest) -> Found {
         process: Process {
             pid: process.pid,
             ram: ram_blocks(process, full),
+            devices: process.device_files.clone(),
+            virtio_mem: ram::virtio_mem(&process.facts.ram),
             is_of_unknown_size: process.facts.is_of_unknown_size(),
             private_file: private_file(process),
             shared: shared_files(process),
@@ -220,32 +222,18 @@ pub fn ram_blocks(process: &QemuProcess, full: Bytes) -> Vec<RamBlock> {
     if process.facts.is_of_unknown_size() {
         return Vec::new();
     }
-    if process.facts.ram.is_empty() {
-        return vec![RamBlock::Size(full)];
-    }
-    let blocks = process.facts.ram.iter().map(|backend| match &backend.kind {
-        RamKind::File(path) => RamBlock::File(path.clone()),
-        RamKind::Memfd => RamBlock::File("/memfd:memory-backend-memfd".into()),
-        RamKind::Anonymous => RamBlock::Size(backend.size.unwrap_or(full)),
-    });
-    blocks.collect()
+    ram::mapped(&process.facts.ram, full)
 }
 
 /// The file or directory of RAM that is mapped privately.
 fn private_file(process: &QemuProcess) -> Option<PathBuf> {
-    process.facts.ram.iter().find_map(|backend| match &backend.kind {
-        RamKind::File(path) if !backend.shared => Some(path.clone()),
-        _ => None,
-    })
+    process.facts.ram.iter().filter(|block| !block.shared).find_map(MemoryBlock::path).cloned()
 }
 
 /// The files whose blocks are the guest's cost.
 fn shared_files(process: &QemuProcess) -> Vec<PathBuf> {
-    let files = process.facts.ram.iter().filter_map(|backend| match &backend.kind {
-        RamKind::File(path) if backend.shared => Some(path.clone()),
-        _ => None,
-    });
-    files.collect()
+    let shared = process.facts.ram.iter().filter(|block| block.shared);
+    shared.filter_map(MemoryBlock::path).cloned().collect()
 }
 
 /// The process whose monitor is at `path`.

@@ -1,4 +1,4 @@
-//! A QEMU's command line, from /proc/PID/cmdline.
+//! A QEMU's options, as far as memtide always needs them.
 //!
 //! Only the parts that memtide needs are read. Anybody can start guests, so any part of the text can be missing, doubled or
 //! nonsense. An unreadable part counts as not given.
@@ -7,29 +7,38 @@ use std::path::{Path, PathBuf};
 
 use memtide_agent::wire;
 use memtide_model::Bytes;
-use serde_json::Value;
 
-use super::options::Options;
+use super::arguments::{Argument, Arguments, Source};
+use super::launcher::Launcher;
+use super::machine;
+use super::options::{Options, size};
+use super::ram::{GuestMemory, MemoryBlock};
 
-/// The part of a QEMU's command line that memtide needs.
+/// The part of a QEMU's options that memtide needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandLine {
     /// `-name`.
     pub name: Option<String>,
     /// `-uuid`.
     pub uuid: Option<String>,
-    /// `-m`: memory at start.
+    /// The RAM that the guest starts with: base memory, DIMMs, and what virtio-mem plugs at once. QEMU's default if nothing is said; `None`
+    /// if nobody knows.
     pub memory: Option<Bytes>,
+    /// The place that tells it.
+    pub memory_source: Source,
     /// Paths of QMP sockets that this QEMU listens on, as given, perhaps relative to its working directory.
     pub monitors: Vec<PathBuf>,
+    /// The descriptors that QEMU was given as QMP sockets to listen on.
+    pub passed_monitors: Vec<u32>,
     /// The Unix socket of the port for the guest's agent.
     pub agent: Option<PathBuf>,
     /// Addresses of QMP monitors on TCP, as given. memtide never connects to them.
     pub tcp_monitors: Vec<String>,
-    /// The guest's RAM in its order: the memory of the machine, then what is plugged. Empty: QEMU's own private anonymous memory. Memory of other
-    /// devices (ivshmem, NVDIMM, virtio-pmem) is no RAM.
-    pub ram: Vec<RamBackend>,
-    /// Further settings are in files that memtide does not read (`-readconfig`): an option that is absent here may still be set.
+    /// The guest's RAM in its order: the memory of the machine, then what is plugged.
+    pub ram: Vec<MemoryBlock>,
+    /// Memory of other devices (ivshmem, NVDIMM, virtio-pmem), which is no RAM.
+    pub device_memory: Vec<MemoryBlock>,
+    /// Further settings are in files that memtide could not read (`-readconfig`): an option that is absent here may still be set.
     pub reads_files: bool,
     /// Whether it is the device model of a Xen domain, whose memory is not in this process.
     pub of_xen: bool,
@@ -43,30 +52,10 @@ pub struct CommandLine {
     pub daemonize: bool,
     /// Whether it has no machine (`-machine none`). Such a QEMU only answers questions about its abilities; it is not a guest.
     pub no_machine: bool,
-    /// Whether libvirt started it.
-    pub of_libvirt: bool,
-}
-
-/// The source of a part of the guest's memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RamBackend {
-    /// Its kind.
-    pub kind: RamKind,
-    /// Its size, if given.
-    pub size: Option<Bytes>,
-    /// Whether it is mapped shared. Then the blocks of the file are its cost, and KSM does not apply.
-    pub shared: bool,
-}
-
-/// The kind of a part of the guest's memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RamKind {
-    /// Anonymous memory.
-    Anonymous,
-    /// A memfd without a path.
-    Memfd,
-    /// A file at this path, or an unnamed file in the directory at this path.
-    File(PathBuf),
+    /// The program that started it.
+    pub launcher: Launcher,
+    /// Whether a setting that a machine needs is given.
+    says_something: bool,
 }
 
 /// A character device with a socket.
@@ -78,131 +67,95 @@ struct Chardev {
 /// The address of a socket.
 enum Address {
     Unix(PathBuf),
+    /// A descriptor that was passed to the process.
+    Passed(u32),
     Tcp(String),
-}
-
-/// The properties of `-object` and `-device`, given as JSON or as options.
-pub(super) enum Properties {
-    Json(Value),
-    Options(Options),
-}
-
-impl Properties {
-    /// Parses `text`. In options, a first part without `=` is the value of `implied`.
-    pub(super) fn parse(text: &str, implied: &str) -> Option<Self> {
-        if text.starts_with('{') {
-            return serde_json::from_str(text).ok().map(Self::Json);
-        }
-        Some(Self::Options(Options::parse(text, implied)))
-    }
-
-    pub(super) fn get(&self, key: &str) -> Option<String> {
-        match self {
-            Self::Options(options) => options.get(key).map(str::to_owned),
-            Self::Json(json) => match json.get(key)? {
-                Value::String(text) => Some(text.clone()),
-                Value::Bool(on) => Some(if *on { "on" } else { "off" }.to_owned()),
-                other => Some(other.to_string()),
-            },
-        }
-    }
 }
 
 /// The collected arguments, interpreted at the end.
 #[derive(Default)]
 struct Collected {
     line: CommandLine,
-    /// Memory backends, with their names.
-    backends: Vec<(String, RamBackend)>,
-    /// The backends of the machine's own memory: `memory-backend=`, `-numa node,memdev=`.
-    base: Vec<String>,
-    /// The backends of DIMMs and virtio-mem.
-    plugged: Vec<String>,
-    /// The backends of devices whose memory is no RAM.
-    no_ram: Vec<String>,
-    mem_path: Option<PathBuf>,
     chardevs: Vec<Chardev>,
     control: Vec<String>,
     /// The chardev of the agent's port.
     agent: Option<String>,
-    stopped_at_start: bool,
-    named_by_guest: bool,
-    charmonitor: bool,
-    libvirt_path: bool,
 }
 
 impl CommandLine {
-    /// Reads the NUL-separated arguments of /proc/PID/cmdline, the program's name first.
+    /// Reads the NUL-separated arguments of /proc/PID/cmdline, the program's name first. Files of options count as not readable.
     #[must_use]
     pub fn parse(cmdline: &[u8]) -> Self {
-        let args: Vec<String> = cmdline
-            .strip_suffix(b"\0")
-            .unwrap_or(cmdline)
-            .split(|&b| b == 0)
-            .map(|arg| String::from_utf8_lossy(arg).into_owned())
-            .collect();
+        Self::of(&Arguments::parse(cmdline))
+    }
+
+    /// Reads the options that a QEMU was started with.
+    #[must_use]
+    pub fn of(arguments: &Arguments) -> Self {
         let mut found = Collected::default();
-        let mut rest = args.iter().skip(1).map(String::as_str);
-        while let Some(arg) = rest.next() {
-            // QEMU accepts one dash or two.
-            let Some(option) = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) else { continue };
-            match option {
-                "S" => found.stopped_at_start = true,
-                "daemonize" => found.line.daemonize = true,
-                "enable-kvm" => found.line.accels.push("kvm".to_owned()),
-                "xen-attach" => found.line.of_xen = true,
-                "name" | "uuid" | "m" | "qmp" | "qmp-pretty" | "mon" | "chardev" | "device" | "object"
-                | "mem-path" | "accel" | "machine" | "M" | "incoming" | "numa" | "readconfig"
-                | "xen-domid" | "append" => {
-                    found.option(option, rest.next().unwrap_or_default());
-                }
-                _ => {}
-            }
+        for argument in &arguments.all {
+            found.option(argument);
         }
-        let program = args.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
+        let program = Path::new(&arguments.program).file_name().unwrap_or_default();
         if found.line.accels.is_empty() && program.to_string_lossy().ends_with("kvm") {
             found.line.accels = vec!["kvm".to_owned(), "tcg".to_owned()];
         }
-        found.finish()
+        let memory = GuestMemory::of(arguments);
+        let kind = machine::kind(arguments).unwrap_or_default();
+        let mut line = found.finish();
+        line.no_machine = kind == "none";
+        line.of_xen |= ["xenfv", "xenpv", "xenpvh"].iter().any(|xen| kind.starts_with(xen));
+        line.launcher = Launcher::of_arguments(arguments);
+        if line.launcher == Launcher::AndroidEmulator {
+            line.name = line.name.or_else(|| android_device(arguments));
+        }
+        line.reads_files = arguments.has_unread_file;
+        line.says_something = line.reads_files
+            || line.name.is_some()
+            || !line.monitors.is_empty()
+            || ["m", "object", "mem-path"].iter().any(|name| arguments.has(name));
+        (line.memory, line.memory_source) = (memory.size, memory.source);
+        (line.ram, line.device_memory) = (memory.ram, memory.devices);
+        line
     }
 
     /// Whether it has none of the settings that a machine needs.
     #[must_use]
-    pub fn says_nothing(&self) -> bool {
-        let has_any = self.memory.is_some() || self.reads_files || !self.monitors.is_empty();
-        !has_any && self.ram.is_empty() && self.name.is_none()
+    pub const fn says_nothing(&self) -> bool {
+        !self.says_something
     }
 
     /// Whether any part of the guest's memory is mapped shared.
     #[must_use]
     pub fn shares_ram(&self) -> bool {
-        self.ram.iter().any(|backend| backend.shared)
+        self.ram.iter().any(|block| block.shared)
     }
 }
 
 impl Collected {
-    fn option(&mut self, option: &str, value: &str) {
-        match option {
+    fn option(&mut self, argument: &Argument) {
+        let word = argument.word();
+        match argument.name.as_str() {
             "name" => {
-                let options = Options::parse(value, "guest");
-                self.named_by_guest |= value.starts_with("guest=");
-                self.line.name = options.get("guest").filter(|name| !name.is_empty()).map(str::to_owned);
+                let name = argument.properties("guest").get("guest");
+                self.line.name = name.filter(|name| !name.is_empty()).or(self.line.name.take());
             }
-            "uuid" => self.line.uuid = Some(value.to_owned()).filter(|uuid| !uuid.is_empty()),
-            "m" => self.line.memory = Options::parse(value, "size").get("size").and_then(|s| size(s, 20)),
-            "qmp" | "qmp-pretty" => self.qmp(value),
-            "mon" => self.mon(value),
-            "chardev" => self.chardev(value),
-            "device" => self.device(value),
-            "object" => self.object(value),
-            "mem-path" => self.mem_path = Some(value.into()),
-            "accel" => self.accel(value, "accel"),
-            "machine" | "M" => self.machine(value),
-            "numa" => self.base.extend(named(value, "type", "memdev")),
+            "uuid" => self.line.uuid = Some(word.to_owned()).filter(|uuid| !uuid.is_empty()),
+            "qmp" => self.qmp(word),
+            "mon" => {
+                let properties = argument.properties("chardev");
+                if properties.get("mode").as_deref() == Some("control") {
+                    self.control.extend(properties.get("chardev"));
+                }
+            }
+            "chardev" => self.chardev(argument),
+            "device" => self.device(argument),
+            "accel" => self.accel(argument, "accel"),
+            "machine" => self.accel(argument, "type"),
+            "enable-kvm" => self.line.accels.push("kvm".to_owned()),
+            "daemonize" => self.line.daemonize = true,
             "incoming" => self.line.incoming = true,
-            "readconfig" => self.line.reads_files = true,
-            "xen-domid" => self.line.of_xen = true,
-            // The kernel's command line is free text, which may begin with a dash.
+            "xen-domid" | "xen-attach" => self.line.of_xen = true,
             _ => {}
         }
     }
@@ -212,156 +165,76 @@ impl Collected {
             self.control.push(id.to_owned());
             return;
         }
-        let options = Options::parse(value, "addr");
-        let addr = options.get("addr").unwrap_or_default();
-        if ["tcp:", "telnet:", "websocket:"].iter().any(|kind| addr.starts_with(kind)) {
-            self.line.tcp_monitors.push(addr.to_owned());
-        }
-        if let Some(path) = addr.strip_prefix("unix:").filter(|path| !path.is_empty()) {
-            self.libvirt_path |= is_of_libvirt(path);
-            if options.is_on("server") && !options.is_on("abstract") {
-                self.line.monitors.push(path.into());
+        let Some(rest) = value.strip_prefix("unix:") else {
+            let options = Options::parse(value, "addr");
+            let addr = options.get("addr").unwrap_or_default();
+            if ["tcp:", "telnet:", "websocket:"].iter().any(|kind| addr.starts_with(kind)) {
+                self.line.tcp_monitors.push(addr.to_owned());
             }
-        }
-    }
-
-    fn machine(&mut self, value: &str) {
-        let kind = named(value, "type", "type").unwrap_or_default();
-        self.line.no_machine |= kind == "none";
-        self.line.of_xen |= ["xenfv", "xenpv", "xenpvh"].iter().any(|xen| kind.starts_with(xen));
-        self.base.extend(named(value, "type", "memory-backend"));
-        self.accel(value, "type");
-    }
-
-    fn mon(&mut self, value: &str) {
-        if named(value, "chardev", "mode").as_deref() == Some("control") {
-            self.control.extend(named(value, "chardev", "chardev"));
-        }
-    }
-
-    fn chardev(&mut self, value: &str) {
-        if value.starts_with('{') {
-            return self.json_chardev(value);
-        }
-        let options = Options::parse(value, "backend");
-        let id = options.get("id").unwrap_or_default();
-        self.charmonitor |= id == "charmonitor";
-        if options.get("backend") != Some("socket") {
+            return;
+        };
+        let options = Options::parse(rest, "path");
+        if !options.is_on("server") || options.is_on("abstract") {
             return;
         }
-        if let Some(path) = options.get("path") {
-            self.libvirt_path |= is_of_libvirt(path);
-            if options.is_on("server") && !options.is_on("abstract") {
-                self.chardevs.push(Chardev { id: id.to_owned(), at: Address::Unix(path.into()) });
-            }
-        } else if let Some(port) = options.get("port") {
-            let at = Address::Tcp(format!("tcp:{}:{port}", options.get("host").unwrap_or_default()));
-            self.chardevs.push(Chardev { id: id.to_owned(), at });
+        if let Some(path) = options.get("path").filter(|path| !path.is_empty()) {
+            self.line.monitors.push(path.into());
         }
+        self.line.passed_monitors.extend(options.get("fd").and_then(|number| number.parse::<u32>().ok()));
     }
 
-    /// As QMP's `chardev-add` takes it.
-    fn json_chardev(&mut self, value: &str) {
-        let Ok(json) = serde_json::from_str::<Value>(value) else { return };
-        let text = |at: &str| json.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let id = text("/id");
-        self.charmonitor |= id == "charmonitor";
-        if text("/backend/type") != "socket" {
+    /// A socket that QEMU listens on. JSON has the shape of QMP's `chardev-add`; there a socket listens unless it is told not to.
+    fn chardev(&mut self, argument: &Argument) {
+        let given = argument.properties("backend");
+        let get = |key: &str, json: &str| given.get(key).or_else(|| given.get(json));
+        let kind = get("backend", "backend.type");
+        let id = given.get("id").unwrap_or_default();
+        if kind.as_deref() != Some("socket") {
             return;
         }
-        // A socket listens unless it is told not to.
-        let listens = json.pointer("/backend/data/server").and_then(Value::as_bool).unwrap_or(true);
-        let path = text("/backend/data/addr/data/path");
-        self.libvirt_path |= is_of_libvirt(&path);
-        match text("/backend/data/addr/type").as_str() {
-            "unix" if listens && !path.is_empty() => {
+        let listens = given.on("server").or_else(|| given.on("backend.data.server"));
+        let listens = listens.unwrap_or(given.get("backend.type").is_some());
+        let is_abstract = given.on("abstract").or_else(|| given.on("backend.data.addr.data.abstract"));
+        if let Some(path) = get("path", "backend.data.addr.data.path").filter(|path| !path.is_empty()) {
+            if listens && is_abstract != Some(true) {
                 self.chardevs.push(Chardev { id, at: Address::Unix(path.into()) });
             }
-            "inet" => {
-                let (host, port) =
-                    (text("/backend/data/addr/data/host"), text("/backend/data/addr/data/port"));
-                self.chardevs.push(Chardev { id, at: Address::Tcp(format!("tcp:{host}:{port}")) });
-            }
-            _ => {}
+        } else if let Some(number) = get("fd", "backend.data.addr.data.str") {
+            let number = number.parse().ok().filter(|_| listens);
+            self.chardevs.extend(number.map(|number| Chardev { id, at: Address::Passed(number) }));
+        } else if let Some(port) = get("port", "backend.data.addr.data.port") {
+            let host = get("host", "backend.data.addr.data.host").unwrap_or_default();
+            self.chardevs.push(Chardev { id, at: Address::Tcp(format!("tcp:{host}:{port}")) });
         }
     }
 
-    /// A port for the agent, on virtio-serial; or a device with memory.
-    fn device(&mut self, value: &str) {
-        let Some(properties) = Properties::parse(value, "driver") else { return };
-        let driver = properties.get("driver").unwrap_or_default();
-        if let Some(memory) = properties.get("memdev") {
-            if is_for_ram(&driver) { self.plugged.push(memory) } else { self.no_ram.push(memory) }
-        }
-        self.plugged.extend(properties.get("volatile-memdev"));
-        self.no_ram.extend(["persistent-memdev", "lsa"].into_iter().filter_map(|key| properties.get(key)));
-        let is_port = driver == "virtserialport";
+    /// A port for the agent, on virtio-serial.
+    fn device(&mut self, argument: &Argument) {
+        let properties = argument.properties("driver");
+        let is_port = properties.get("driver").as_deref() == Some("virtserialport");
         if is_port && properties.get("name").as_deref() == Some(wire::PORT) {
             self.agent = properties.get("chardev");
         }
     }
 
-    fn object(&mut self, value: &str) {
-        let Some(properties) = Properties::parse(value, "qom-type") else { return };
-        let kind = match properties.get("qom-type").as_deref() {
-            Some("memory-backend-ram") => RamKind::Anonymous,
-            Some("memory-backend-memfd") => RamKind::Memfd,
-            Some("memory-backend-file") => {
-                RamKind::File(properties.get("mem-path").unwrap_or_default().into())
-            }
-            Some("secret") => {
-                self.libvirt_path |= properties.get("file").is_some_and(|file| is_of_libvirt(&file));
-                return;
-            }
-            _ => return,
-        };
-        let shared = match properties.get("share") {
-            Some(share) => matches!(share.as_str(), "on" | "yes" | "true" | "y"),
-            None => kind == RamKind::Memfd,
-        };
-        let size = properties.get("size").and_then(|s| size(&s, 0));
-        let id = properties.get("id").unwrap_or_default();
-        self.backends.push((id, RamBackend { kind, size, shared }));
-    }
-
-    fn accel(&mut self, value: &str, implied: &str) {
-        let names = named(value, implied, "accel").unwrap_or_default();
+    fn accel(&mut self, argument: &Argument, implied: &str) {
+        let properties = argument.properties(implied);
+        let names = properties.get("accel").unwrap_or_default();
         let names = names.split(':').filter(|name| !name.is_empty());
         self.line.of_xen |= names.clone().any(|name| name == "xen");
         self.line.accels.extend(names.map(str::to_owned));
-        if let Some(tb_size) = named(value, implied, "tb-size").and_then(|s| size(&s, 20)) {
+        if let Some(tb_size) = properties.get("tb-size").and_then(|s| size(&s, 20)) {
             self.line.tb_size = Some(tb_size);
         }
-    }
-
-    /// The backends that are RAM: the machine's own, then those that nothing names, then what is plugged. A machine that names no backend has memory
-    /// of its own, unless a file may name one.
-    fn ram(&mut self) -> Vec<RamBackend> {
-        let (mut own, mut unnamed, mut plugged) = (Vec::new(), Vec::new(), Vec::new());
-        for (id, backend) in std::mem::take(&mut self.backends) {
-            if self.base.contains(&id) {
-                own.push(backend);
-            } else if self.plugged.contains(&id) {
-                plugged.push(backend);
-            } else if !self.no_ram.contains(&id) {
-                unnamed.push(backend);
-            }
-        }
-        let rest = [unnamed, plugged].concat();
-        let file = self.mem_path.take().map(RamKind::File);
-        if own.is_empty() && !self.line.reads_files && (file.is_some() || !rest.is_empty()) {
-            let kind = file.unwrap_or(RamKind::Anonymous);
-            own.push(RamBackend { kind, size: self.line.memory, shared: false });
-        }
-        own.extend(rest);
-        own
     }
 
     fn finish(mut self) -> CommandLine {
         for id in &self.control {
             for chardev in self.chardevs.iter().filter(|chardev| chardev.id == *id) {
                 match &chardev.at {
+                    Address::Unix(path) if self.line.monitors.contains(path) => {}
                     Address::Unix(path) => self.line.monitors.push(path.clone()),
+                    Address::Passed(number) => self.line.passed_monitors.push(*number),
                     Address::Tcp(address) => self.line.tcp_monitors.push(address.clone()),
                 }
             }
@@ -370,36 +243,14 @@ impl Collected {
         if let Some(Chardev { at: Address::Unix(path), .. }) = self.chardevs.iter().find(of_agent) {
             self.line.agent = Some(path.clone());
         }
-        self.line.ram = self.ram();
-        // Needed if no path is libvirt's: libvirt starts a guest stopped, with a named guest and a monitor of this name.
-        let habit = self.stopped_at_start && self.named_by_guest && self.charmonitor;
-        self.line.of_libvirt = self.libvirt_path || habit;
         self.line
     }
 }
 
-/// Whether the memory of a device is RAM that a balloon reaches.
-pub(super) fn is_for_ram(driver: &str) -> bool {
-    driver.starts_with("pc-dimm") || driver.starts_with("virtio-mem")
-}
-
-/// The value of `key` in an option's argument, given as JSON or as options.
-fn named(value: &str, implied: &str, key: &str) -> Option<String> {
-    Properties::parse(value, implied)?.get(key)
-}
-
-fn is_of_libvirt(path: &str) -> bool {
-    path.contains("/libvirt/qemu/")
-}
-
-/// A size as QEMU reads it. A number without a unit counts units of `2^shift` bytes.
-fn size(text: &str, shift: u32) -> Option<Bytes> {
-    let number = match text.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16).ok(),
-        None if text.bytes().all(|b| b.is_ascii_digit()) => text.parse().ok(),
-        None => return text.parse().ok(),
-    };
-    number?.checked_mul(1 << shift).map(Bytes::new)
+/// The device that Android's emulator plays: `-avd NAME`, `@NAME`.
+fn android_device(arguments: &Arguments) -> Option<String> {
+    let avd = arguments.named("avd").last().map(|avd| avd.word().to_owned());
+    avd.or_else(|| arguments.words.iter().find_map(|word| word.strip_prefix('@').map(str::to_owned)))
 }
 
 #[cfg(test)]
@@ -443,9 +294,13 @@ mod tests {
         ] {
             assert_eq!(parse(&["-m", text]).memory, Some(Bytes::from_mib(mib)), "{text}");
         }
-        for text in ["", "x", "-5", "99999999999999999999", "maxmem=2G"] {
+        for text in ["", "x", "-5", "99999999999999999999"] {
             assert_eq!(parse(&["-m", text]).memory, None, "{text}");
         }
+        let default = parse(&["-m", "maxmem=2G"]);
+        assert_eq!((default.memory, default.memory_source), (Some(Bytes::from_mib(128)), Source::Default));
+        assert_eq!(parse(&["-m", "1G", "-readconfig", "c"]).memory, Some(Bytes::from_mib(1024)));
+        assert_eq!(parse(&["-readconfig", "c"]).memory, None, "the file may tell it");
     }
 
     #[test]
@@ -470,9 +325,37 @@ mod tests {
             (&["-chardev", "socket,id=c,path=/run/c,server=on", "-mon", "chardev=c,mode=readline"], &[]),
             (&["-chardev", "socket,id=c,path=/run/c,server=on", "-mon", "chardev=c"], &[]),
             (&["-chardev", "socket,id=c,path=/run/c,server=on", "-qmp", "chardev:c"], &["/run/c"]),
+            // Incus names its monitor twice.
+            (
+                &[
+                    "-qmp",
+                    "chardev:c",
+                    "-mon",
+                    "c,mode=control",
+                    "-chardev",
+                    "socket,id=c,path=/run/c,server=on",
+                ],
+                &["/run/c"],
+            ),
         ] {
             let expected: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
             assert_eq!(parse(args).monitors, expected, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn monitors_on_passed_descriptors_are_numbers() {
+        let json =
+            r#"{"id":"m","backend":{"type":"socket","data":{"addr":{"type":"fd","data":{"str":"7"}}}}}"#;
+        for (args, numbers) in [
+            (&["-qmp", "unix:fd=3,server=on,wait=off"][..], &[3][..]),
+            (&["-chardev", "socket,id=m,fd=22,server=on", "-mon", "chardev=m,mode=control"], &[22]),
+            (&["-chardev", json, "-mon", "m,mode=control"], &[7]),
+            (&["-qmp", "unix:fd=3"], &[]),
+            (&["-chardev", "socket,id=m,fd=22", "-mon", "m,mode=control"], &[]),
+        ] {
+            let line = parse(args);
+            assert_eq!((line.passed_monitors.as_slice(), line.monitors.len()), (numbers, 0), "{args:?}");
         }
     }
 
@@ -491,74 +374,6 @@ mod tests {
             (&["-qmp", "unix:/run/a,server=on"], &[]),
         ] {
             assert_eq!(parse(args).tcp_monitors, addresses, "{args:?}");
-        }
-    }
-
-    #[test]
-    fn memory_backends_say_whether_they_are_shared() {
-        let line = parse(&[
-            "-object",
-            "memory-backend-file,id=m,mem-path=/dev/shm/g,size=512M,share=on",
-            "-object",
-            "memory-backend-memfd,id=n,size=1G",
-            "-object",
-            "memory-backend-ram,id=o,size=1G",
-            "-object",
-            r#"{"qom-type":"memory-backend-memfd","id":"pc.ram","share":false,"size":268435456}"#,
-            "-object",
-            "rng-random,id=r",
-            "-numa",
-            "node,memdev=m",
-        ]);
-        let backend =
-            |kind, size: Option<u64>, shared| RamBackend { kind, size: size.map(Bytes::from_mib), shared };
-        let of_machine = parse(&["-m", "512", "-mem-path", "/dev/hugepages"]).ram;
-        assert_eq!(of_machine, [backend(RamKind::File("/dev/hugepages".into()), Some(512), false)]);
-        assert_eq!(
-            line.ram,
-            [
-                backend(RamKind::File("/dev/shm/g".into()), Some(512), true),
-                backend(RamKind::Memfd, Some(1024), true),
-                backend(RamKind::Anonymous, Some(1024), false),
-                backend(RamKind::Memfd, Some(256), false),
-            ]
-        );
-        assert!(line.shares_ram());
-    }
-
-    #[test]
-    fn only_the_machines_memory_and_what_is_plugged_is_ram() {
-        const IVSHMEM: [&str; 4] = [
-            "-object",
-            "memory-backend-file,id=ivshmem,share=on,mem-path=/dev/shm/looking-glass,size=32M",
-            "-device",
-            "ivshmem-plain,memdev=ivshmem",
-        ];
-        let anonymous =
-            |mib| RamBackend { kind: RamKind::Anonymous, size: Some(Bytes::from_mib(mib)), shared: false };
-        let of = |args: &[&str]| parse(&[&["-m", "512"], args].concat()).ram;
-        assert_eq!(of(&IVSHMEM), []);
-        let dimm = ["-object", "memory-backend-ram,id=d,size=256M", "-device", "pc-dimm,memdev=d"];
-        assert_eq!(of(&dimm), [anonymous(512), anonymous(256)]);
-        let json = [
-            "-object",
-            r#"{"qom-type":"memory-backend-ram","id":"pc.ram","size":536870912}"#,
-            "-machine",
-            "pc-q35-9.0,memory-backend=pc.ram",
-            "-device",
-            r#"{"driver":"virtio-mem-pci","memdev":"v"}"#,
-            "-object",
-            "memory-backend-ram,id=v,size=1G",
-        ];
-        assert_eq!(of(&[&json[..], &IVSHMEM].concat()), [anonymous(512), anonymous(1024)]);
-        let numa = ["-object", "memory-backend-ram,id=n,size=512M", "-numa", "node,memdev=n"];
-        assert_eq!(of(&numa), [anonymous(512)]);
-        let spare = ["-object", "memory-backend-ram,id=spare,size=256M"];
-        assert_eq!(of(&spare), [anonymous(512), anonymous(256)]);
-        assert_eq!(of(&[&spare[..], &["-readconfig", "c"]].concat()), [anonymous(256)]);
-        for device in ["nvdimm,memdev=p", "virtio-pmem-pci,memdev=p", r#"{"driver":"nvdimm","memdev":"p"}"#] {
-            let object = "memory-backend-file,id=p,mem-path=/images/root,size=128M";
-            assert_eq!(of(&["-object", object, "-device", device]), [], "{device}");
         }
     }
 
@@ -612,38 +427,6 @@ mod tests {
         assert!(parse(&["-machine", "none,accel=kvm:tcg", "-daemonize"]).no_machine);
         let incoming = parse(&["-incoming", "defer", "-daemonize"]);
         assert!(incoming.incoming && incoming.daemonize && !incoming.no_machine);
-    }
-
-    #[test]
-    fn a_guest_of_libvirt_is_known_by_its_paths_or_its_habits() {
-        let secret = r#"{"qom-type":"secret","id":"masterKey0","format":"raw","file":"/var/lib/libvirt/qemu/domain-1-g/master-key.aes"}"#;
-        for args in [
-            &["-object", secret][..],
-            &[
-                "-object",
-                "secret,id=masterKey0,format=raw,file=/var/lib/libvirt/qemu/domain-1-g/master-key.aes",
-            ],
-            &[
-                "-chardev",
-                "socket,id=charmonitor,path=/var/lib/libvirt/qemu/domain-1-g/monitor.sock,server,nowait",
-            ],
-            &["-qmp", "unix:/root/.config/libvirt/qemu/lib/qmp-x/qmp.monitor,server=on"],
-            &[
-                "-name",
-                "guest=g,debug-threads=on",
-                "-S",
-                "-chardev",
-                "socket,id=charmonitor,fd=22,server=on,wait=off",
-            ],
-        ] {
-            assert!(parse(args).of_libvirt, "{args:?}");
-        }
-        for args in [
-            &["-name", "guest=g", "-chardev", "socket,id=charmonitor,fd=22,server=on,wait=off"][..],
-            &["-drive", "file=/var/lib/libvirt/qemu/disk.img", "-qmp", "unix:/run/q,server=on"],
-        ] {
-            assert!(!parse(args).of_libvirt, "{args:?}");
-        }
     }
 
     #[test]

@@ -7,11 +7,14 @@ use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-use memtide_host::{ProcFs, Stat};
+use memtide_host::{DeviceFile, ProcFs, Stat};
 use memtide_model::{Bytes, GuestId, Withheld};
 
-use super::command_line::{CommandLine, RamBackend};
+use super::arguments::{Arguments, LONGEST_FILE, Source};
+use super::command_line::CommandLine;
 use super::equipment::Equipment;
+use super::launcher::Launcher;
+use super::ram::MemoryBlock;
 pub use crate::processes::DiscoveryError;
 use crate::processes::{Processes, Scan};
 
@@ -26,8 +29,14 @@ pub struct QemuProcess {
     pub owner: Owner,
     /// The facts from its command line.
     pub facts: ProcessFacts,
-    /// Why memory that the guest gives is not the host's, as far as the command line tells.
+    /// Why memory that the guest gives is not the host's, as far as its options tell.
     pub withheld: Option<Withheld>,
+    /// Its devices and the kind of its memory.
+    pub equipment: Equipment,
+    /// The program that started it.
+    pub launcher: Launcher,
+    /// The files with memory of devices other than RAM.
+    pub device_files: Vec<DeviceFile>,
     /// Its QMP sockets, in the order of the command line, as paths that work in this process.
     pub monitors: Vec<PathBuf>,
     /// The same paths as given on the command line. The kernel lists their listeners under these names.
@@ -52,21 +61,26 @@ pub struct ProcessFacts {
     pub accel: Accel,
     /// The limit of TCG's code buffer, if given.
     pub tb_size: Option<Bytes>,
-    /// Memory backends. Empty: QEMU's own private anonymous memory.
-    pub ram: Vec<RamBackend>,
-    /// Memory at start, if given.
+    /// The pieces of RAM.
+    pub ram: Vec<MemoryBlock>,
+    /// Memory of other devices (ivshmem, NVDIMM, virtio-pmem), which is no RAM.
+    pub device_memory: Vec<MemoryBlock>,
+    /// The RAM that the guest starts with; `None` if nobody tells.
     pub memory: Option<Bytes>,
-    /// Further settings are in files that memtide does not read (`-readconfig`).
+    /// The place that tells it.
+    pub memory_source: Source,
+    /// Further settings are in files that memtide could not read (`-readconfig`).
     pub reads_files: bool,
     /// Whether it was started to receive a migration.
     pub incoming: bool,
 }
 
 impl ProcessFacts {
-    /// Whether the size of the guest may be in a file that memtide does not read.
+    /// Whether nothing tells the size of the guest: it is in a file that memtide could not read, or it is the default of a machine that memtide
+    /// does not know.
     #[must_use]
-    pub fn is_of_unknown_size(&self) -> bool {
-        self.memory.is_none() && self.reads_files
+    pub const fn is_of_unknown_size(&self) -> bool {
+        self.memory.is_none()
     }
 }
 
@@ -198,7 +212,10 @@ impl Discovery {
     fn read(&mut self, pid: u32, boot: &str) {
         let Some(stat) = self.proc_fs().stat(pid).filter(|stat| !stat.dead) else { return };
         let Some(cmdline) = self.proc_fs().cmdline(pid) else { return };
-        let line = CommandLine::parse(&cmdline);
+        let file = |path: &Path| self.proc_fs().regular_file(pid, path, LONGEST_FILE).ok();
+        let arguments = Arguments::read(&cmdline, file);
+        let line = CommandLine::of(&arguments);
+        let equipment = Equipment::of(&arguments);
         let hash = hash_of(&cmdline);
         let is_no_guest = line.no_machine || line.of_xen || (line.says_nothing() && self.is_called_kvm(pid));
         if is_no_guest || self.is_a_copy(pid, &stat, hash, line.daemonize) {
@@ -208,12 +225,15 @@ impl Discovery {
         let process = QemuProcess {
             id,
             pid,
-            owner: if line.of_libvirt { Owner::Libvirt } else { Owner::Nobody },
+            owner: if line.launcher.is_of_libvirt() { Owner::Libvirt } else { Owner::Nobody },
             monitors: line.monitors.iter().map(|path| self.processes.reachable(pid, path)).collect(),
             bound: line.monitors.clone(),
             agent: line.agent.as_ref().map(|path| self.processes.reachable(pid, path)),
+            launcher: line.launcher,
+            device_files: self.device_files(pid, &line.device_memory),
             facts: self.facts(pid, line),
-            withheld: Equipment::parse(&cmdline).withheld(),
+            withheld: equipment.withheld(),
+            equipment,
         };
         self.processes.is_a_guest(pid);
         self.known.insert(pid, Known { process, parent: stat.parent, cmdline: hash });
@@ -242,6 +262,24 @@ impl Discovery {
         id
     }
 
+    /// A file whose file system cannot be looked at counts as memory.
+    fn device_files(&self, pid: u32, blocks: &[MemoryBlock]) -> Vec<DeviceFile> {
+        let paths = blocks.iter().filter_map(MemoryBlock::path);
+        let files = paths.map(|path| DeviceFile {
+            is_on_disk: self.proc_fs().is_on_disk(pid, path) == Some(true),
+            path: self.absolute(pid, path),
+        });
+        files.collect()
+    }
+
+    /// A path of the process as its mappings show it.
+    fn absolute(&self, pid: u32, path: &Path) -> PathBuf {
+        let cwd = || self.proc_fs().link(&pid.to_string(), "cwd");
+        let from = if path.is_absolute() { None } else { cwd() };
+        let from = from.unwrap_or_default();
+        from.join(path.strip_prefix(".").unwrap_or(path))
+    }
+
     fn facts(&self, pid: u32, line: CommandLine) -> ProcessFacts {
         let named = |name: &str| match name {
             "kvm" => Accel::Kvm,
@@ -262,7 +300,9 @@ impl Discovery {
             accel,
             tb_size: line.tb_size,
             ram: line.ram,
+            device_memory: line.device_memory,
             memory: line.memory,
+            memory_source: line.memory_source,
             reads_files: line.reads_files,
             incoming: line.incoming,
         }

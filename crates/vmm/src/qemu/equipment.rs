@@ -1,9 +1,9 @@
-//! The devices and the memory settings on a QEMU's command line: they show whether a balloon can bring memory back to the host.
+//! The devices and the memory settings among a QEMU's options: they show whether a balloon can bring memory back to the host.
 //!
 //! [`CommandLine`](super::CommandLine) has the facts that memtide always needs about every guest. This module has the facts for an
 //! operator who asks why a guest cannot be ballooned. It distrusts the text in the same way: an unreadable part counts as not given.
 //!
-//! **Terms.** A device *pins* memory if it may write to guest RAM without the processor (VFIO, vhost-vdpa). QEMU then keeps every
+//! **Terms.** A device *pins* memory if it may write to guest RAM without the processor (VFIO, vhost-vdpa, QEMU's own NVMe driver). QEMU then keeps every
 //! page of guest RAM, and ignores pages that the balloon gives back. A *confidential* guest's memory is encrypted, and QEMU keeps it
 //! in the same way.
 
@@ -11,8 +11,9 @@ use std::path::PathBuf;
 
 use memtide_model::Withheld;
 
-use super::command_line::{Properties, is_for_ram};
-use super::options::Options;
+use super::arguments::{Argument, Arguments};
+use super::options::is_on;
+use super::ram::{GuestMemory, MemoryBlock};
 
 /// A QEMU's devices and memory settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,7 +30,7 @@ pub struct Equipment {
     pub mem_merge: bool,
     /// All memory is touched at the start: `-mem-prealloc`.
     pub prealloc: bool,
-    /// Memory backends in their order. Empty: QEMU's own private anonymous memory.
+    /// The pieces of RAM in their order.
     pub memory: Vec<MemoryArgument>,
 }
 
@@ -46,7 +47,7 @@ pub struct BalloonArgument {
     pub free_page_reporting: bool,
 }
 
-/// A memory backend on the command line.
+/// How a piece of RAM is held.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryArgument {
     /// Its file or directory, if it has one.
@@ -60,70 +61,70 @@ pub struct MemoryArgument {
 }
 
 impl Equipment {
-    /// Reads the NUL-separated arguments of /proc/PID/cmdline, the program's name first.
+    /// Reads the NUL-separated arguments of /proc/PID/cmdline, the program's name first. Files of options count as not readable.
     #[must_use]
     pub fn parse(cmdline: &[u8]) -> Self {
-        let args: Vec<String> =
-            cmdline.split(|&b| b == 0).map(|arg| String::from_utf8_lossy(arg).into_owned()).collect();
-        let mut found = Self { mem_merge: true, ..Self::default() };
-        // Memory backends by name, and those of devices whose memory is no RAM.
-        let (mut named, mut no_ram): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
-        let mut rest = args.iter().skip(1).map(String::as_str);
-        while let Some(arg) = rest.next() {
-            let Some(option) = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) else { continue };
-            match option {
-                "mem-prealloc" => found.prealloc = true,
-                "device" | "object" | "netdev" | "mem-path" | "machine" | "M" | "overcommit" | "realtime"
-                // Free text that may look like an option.
-                | "append" | "name" => {
-                    let value = rest.next().unwrap_or_default();
-                    found.option(option, value);
-                    no_ram.extend(memory_of_device(value).filter(|_| option == "device"));
-                    let id = || Properties::parse(value, "qom-type")?.get("id");
-                    named.resize_with(found.memory.len(), || id().unwrap_or_default());
-                }
-                _ => {}
-            }
+        Self::of(&Arguments::parse(cmdline))
+    }
+
+    /// Reads the options that a QEMU was started with.
+    #[must_use]
+    pub fn of(arguments: &Arguments) -> Self {
+        let memory = GuestMemory::of(arguments).ram.iter().map(MemoryArgument::of).collect();
+        let mut found = Self { mem_merge: true, memory, ..Self::default() };
+        for argument in &arguments.all {
+            found.option(arguments, argument);
         }
-        let mut named = named.iter();
-        found.memory.retain(|_| named.next().is_none_or(|id| !no_ram.contains(id)));
         found
     }
 
-    fn option(&mut self, option: &str, value: &str) {
-        match option {
-            "device" => self.device(value),
-            "object" => self.object(value),
-            "netdev" => self.netdev(value),
-            "mem-path" => self.memory.push(MemoryArgument { path: Some(value.into()), ..Default::default() }),
-            "machine" | "M" => {
-                let forbidden =
-                    Options::parse(value, "type").get("mem-merge").is_some_and(|word| !is_on(word));
-                self.mem_merge &= !forbidden;
+    fn option(&mut self, all: &Arguments, argument: &Argument) {
+        match argument.name.as_str() {
+            "mem-prealloc" => self.prealloc = true,
+            "device" => self.device(all, argument),
+            "object" => {
+                let kind = argument.properties("qom-type").get("qom-type").unwrap_or_default();
+                if is_confidential(&kind) {
+                    self.confidential = Some(kind);
+                }
+            }
+            // The old way to a balloon.
+            "balloon" if argument.word().starts_with("virtio") => {
+                let driver = "virtio-balloon".to_owned();
+                self.balloon = Some(BalloonArgument { driver, ..BalloonArgument::default() });
+            }
+            "netdev" => self.user_driver(argument, &["type"]),
+            // A filter or a format comes before the driver itself.
+            "blockdev" => self.user_driver(argument, &["driver", "file.driver", "file.file.driver"]),
+            "machine" => {
+                self.mem_merge &= argument.properties("type").on("mem-merge") != Some(false);
             }
             "overcommit" => {
                 // QEMU 10.0 and later also accept `on-fault`.
-                let lock = Options::parse(value, "")
-                    .get("mem-lock")
-                    .map(|word| word.starts_with("on") || is_on(word));
-                self.mem_lock |= lock == Some(true);
+                let lock = argument.properties("").get("mem-lock");
+                self.mem_lock |= lock.is_some_and(|word| word.starts_with("on") || is_on(&word));
             }
-            "realtime" => self.mem_lock |= Options::parse(value, "").is_on("mlock"),
+            "realtime" => self.mem_lock |= argument.properties("").on("mlock") == Some(true),
             _ => {}
         }
     }
 
-    fn netdev(&mut self, value: &str) {
-        let properties = Properties::parse(value, "type");
-        if properties.and_then(|properties| properties.get("type")).as_deref() == Some("vhost-vdpa") {
-            self.pinning.push("vhost-vdpa".to_owned());
-        }
+    /// Drivers within QEMU that let a device write to guest RAM.
+    fn user_driver(&mut self, argument: &Argument, keys: &[&str]) {
+        let properties = argument.properties(keys.first().copied().unwrap_or_default());
+        let drivers = keys.iter().filter_map(|key| properties.get(key));
+        let is_one =
+            |driver: &String| matches!(driver.as_str(), "vhost-vdpa" | "virtio-blk-vhost-vdpa" | "nvme");
+        self.pinning.extend(drivers.filter(is_one));
     }
 
-    fn device(&mut self, value: &str) {
-        let Some(properties) = Properties::parse(value, "driver") else { return };
+    fn device(&mut self, all: &Arguments, argument: &Argument) {
+        let properties = argument.properties("driver");
         let Some(driver) = properties.get("driver") else { return };
-        let on = |key: &str| properties.get(key).is_some_and(|word| is_on(&word));
+        let on = |key: &str| {
+            let value = properties.get(key).or_else(|| all.global(&driver, key));
+            value.is_some_and(|word| is_on(&word))
+        };
         if driver.starts_with("virtio-balloon") {
             self.balloon = Some(BalloonArgument {
                 deflate_on_oom: on("deflate-on-oom"),
@@ -134,26 +135,6 @@ impl Equipment {
         } else if pins(&driver) && !on("x-balloon-allowed") {
             let host = properties.get("host").or_else(|| properties.get("sysfsdev"));
             self.pinning.push(host.map_or(driver.clone(), |host| format!("{driver} {host}")));
-        }
-    }
-
-    fn object(&mut self, value: &str) {
-        let Some(properties) = Properties::parse(value, "qom-type") else { return };
-        let kind = properties.get("qom-type").unwrap_or_default();
-        let on = |key: &str| properties.get(key).map(|word| is_on(&word));
-        match kind.as_str() {
-            "sev-guest" | "sev-snp-guest" | "tdx-guest" | "s390-pv-guest" | "pef-guest" => {
-                self.confidential = Some(kind);
-            }
-            "memory-backend-ram" | "memory-backend-memfd" | "memory-backend-file" => {
-                self.memory.push(MemoryArgument {
-                    path: properties.get("mem-path").map(PathBuf::from),
-                    hugetlb: on("hugetlb") == Some(true),
-                    prealloc: on("prealloc") == Some(true),
-                    shared: on("share").unwrap_or(kind == "memory-backend-memfd"),
-                });
-            }
-            _ => {}
         }
     }
 
@@ -180,20 +161,28 @@ impl Equipment {
     }
 }
 
-/// The memory backend of a device whose memory is no RAM.
-fn memory_of_device(value: &str) -> Option<String> {
-    let properties = Properties::parse(value, "driver")?;
-    properties.get("memdev").filter(|_| !properties.get("driver").is_some_and(|driver| is_for_ram(&driver)))
+impl MemoryArgument {
+    fn of(block: &MemoryBlock) -> Self {
+        Self {
+            path: block.path().cloned(),
+            hugetlb: block.huge,
+            prealloc: block.prealloc,
+            shared: block.shared,
+        }
+    }
+}
+
+/// Objects that keep a guest's memory from the host.
+fn is_confidential(kind: &str) -> bool {
+    const KINDS: [&str; 6] =
+        ["sev-guest", "sev-snp-guest", "tdx-guest", "s390-pv-guest", "pef-guest", "rme-guest"];
+    KINDS.contains(&kind)
 }
 
 /// QEMU knows that some mediated devices (`vfio-ccw`, `vfio-ap`) pin only the pages in use. These do not inhibit the balloon.
 fn pins(driver: &str) -> bool {
     let vfio = driver.starts_with("vfio-") && driver != "vfio-ccw" && driver != "vfio-ap";
     vfio || driver.starts_with("vhost-vdpa-")
-}
-
-fn is_on(word: &str) -> bool {
-    matches!(word, "on" | "yes" | "true" | "y")
 }
 
 #[cfg(test)]
@@ -221,6 +210,11 @@ mod tests {
         }
         let bare = BalloonArgument { driver: "virtio-balloon-ccw".to_owned(), ..Default::default() };
         assert_eq!(parse(&["-device", "virtio-balloon-ccw"]).balloon, Some(bare));
+        let old = BalloonArgument { driver: "virtio-balloon".to_owned(), ..Default::default() };
+        assert_eq!(parse(&["-balloon", "virtio"]).balloon, Some(old));
+        let by_global =
+            parse(&["-device", "virtio-balloon", "-global", "virtio-balloon-pci.free-page-reporting=on"]);
+        assert!(by_global.balloon.is_some_and(|balloon| balloon.free_page_reporting));
         assert_eq!(parse(&["-append", "-device", "-device", "virtio-net-pci"]).balloon, None);
         assert_eq!(parse(&["-device"]).balloon, None);
     }
@@ -240,6 +234,16 @@ mod tests {
             ),
             (&["-netdev", "user,id=n"], &[]),
             (&["-device", "vhost-user-fs-pci,chardev=c,tag=t"], &[]),
+            (&["-device", "vfio-pci,host=01:00.0", "-global", "vfio-pci.x-balloon-allowed=on"], &[]),
+            (
+                &[
+                    "-blockdev",
+                    r#"{"driver":"virtio-blk-vhost-vdpa","path":"/dev/vhost-vdpa-0","node-name":"d"}"#,
+                ],
+                &["virtio-blk-vhost-vdpa"],
+            ),
+            (&["-blockdev", "nvme,node-name=d,device=0000:01:00.0,namespace=1"], &["nvme"]),
+            (&["-blockdev", "driver=file,node-name=d,filename=x"], &[]),
         ] {
             assert_eq!(parse(args).pinning, pinning, "{args:?}");
         }
@@ -304,12 +308,13 @@ mod tests {
             prealloc,
             shared,
         };
+        // The machine's own memory comes first.
         assert_eq!(
             seen.memory,
             [
+                memory(Some("/mnt/huge"), false, false, false),
                 memory(Some("/dev/hugepages"), false, true, true),
                 memory(None, true, false, true),
-                memory(Some("/mnt/huge"), false, false, false),
             ]
         );
         assert!(seen.is_filled_at_start());

@@ -3,7 +3,8 @@
 //! From the outside in:
 //!
 //! 1. [`Qemu`] is the backend: the guests, and which of them the configuration names. Its controls share monitors with other clients.
-//! 2. [`Discovery`] finds the processes, and [`CommandLine`] reads their command lines.
+//! 2. [`Discovery`] finds the processes. [`Arguments`] are the options that they were started with, also from files; [`CommandLine`],
+//!    [`Equipment`] and [`Launcher`] say what the options mean.
 //! 3. [`Monitor`] is one guest: the questions of each poll, the meaning of the answers, and the age at which they are too old.
 //! 4. [`Qmp`] is one connection: lines, identifiers, deadlines, events.
 //!
@@ -16,6 +17,7 @@
 //! Rules. memtide never connects to a QEMU that libvirt owns. It trusts nothing from a guest or a monitor: lines, texts, queues and
 //! numbers are bounded. A failure is a [`memtide_model::Absence`], never a zero.
 
+mod arguments;
 mod backend;
 mod balloon;
 mod command_line;
@@ -24,13 +26,16 @@ mod discovery;
 mod equipment;
 mod hotplug;
 mod knock;
+mod launcher;
 mod lines;
 mod link;
+mod machine;
 mod merge;
 mod monitor;
 mod options;
 mod picture;
 mod qmp;
+mod ram;
 mod reset;
 mod run_state;
 mod signal;
@@ -39,10 +44,13 @@ mod stats;
 mod stats_clock;
 mod wire;
 
+pub use arguments::{Arguments, Source};
 pub use backend::{ConfiguredGuest, LEAST_GROWTH, Qemu, ram_blocks};
-pub use command_line::{CommandLine, RamBackend, RamKind};
+pub use command_line::CommandLine;
 pub use discovery::{Accel, Changes, Discovery, DiscoveryError, Owner, ProcessFacts, QemuProcess};
 pub use equipment::{BalloonArgument, Equipment, MemoryArgument};
+pub use launcher::{BalloonOwner, Launcher};
 pub use monitor::{Monitor, MonitorConfig, MonitorError, Use};
 pub use qmp::{Command, Qmp, QmpError, QmpEvent, Refusal};
+pub use ram::{Backing, MemoryBlock, MemoryRole};
 pub use signal::Signal;

@@ -75,11 +75,9 @@ fn found(instance: &Instance) -> Found {
         process: Process {
             pid: instance.pid,
             ram: file.iter().cloned().map(RamBlock::File).collect(),
-            is_of_unknown_size: false,
-            private_file: None,
             shared: file.into_iter().collect(),
             least_growth: LEAST_GROWTH,
-            code_buffer: Bytes::ZERO,
+            ..Process::default()
         },
         is_configured: false,
     }
