@@ -44,6 +44,8 @@ pub struct GuestFacts {
     pub managed: bool,
     /// Its monitors, as paths that work from here.
     pub monitors: Vec<PathBuf>,
+    /// A monitor whose path is relative to a directory that QEMU has left.
+    pub left_behind: Option<LeftBehind>,
     /// Addresses of its monitors on TCP, which memtide does not use.
     pub tcp_monitors: Vec<String>,
     /// The socket of the port for its agent, as a path that works from here.
@@ -70,6 +72,15 @@ pub struct GuestFacts {
     pub told: Told,
     /// The version of QEMU, if it was queried.
     pub qemu: Option<(u32, u32)>,
+}
+
+/// A monitor whose path is relative to a directory that QEMU has left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftBehind {
+    /// Its path on the command line.
+    pub path: PathBuf,
+    /// The likely place of its socket, if there is one.
+    pub found: Option<PathBuf>,
 }
 
 /// The source of a guest's balloon facts.
@@ -199,6 +210,7 @@ fn of_process(root: &Root, process: &QemuProcess, name: &str) -> GuestFacts {
         age: age(root, process.id.start()),
         managed: true,
         monitors: process.monitors.clone(),
+        left_behind: left_behind(root, process),
         tcp_monitors: line.tcp_monitors,
         agent: process.agent.clone(),
         process: process.facts.clone(),
@@ -216,6 +228,17 @@ fn of_process(root: &Root, process: &QemuProcess, name: &str) -> GuestFacts {
         told: Told::nothing(full, why),
         qemu: None,
     }
+}
+
+/// `-daemonize` makes QEMU leave the directory of its start for its root.
+fn left_behind(root: &Root, process: &QemuProcess) -> Option<LeftBehind> {
+    let link = |name| fs::read_link(root.process(process.pid, name)).ok();
+    let path = process.bound.iter().find(|path| path.is_relative())?.clone();
+    link("cwd").filter(|cwd| Some(cwd) == link("root").as_ref())?;
+    let is_there = |place: &&PathBuf| {
+        place.ends_with(&path) && fs::metadata(place).is_ok_and(|there| there.file_type().is_socket())
+    };
+    Some(LeftBehind { found: process.monitors.iter().find(is_there).cloned(), path })
 }
 
 fn age(root: &Root, start: u64) -> Option<Span> {

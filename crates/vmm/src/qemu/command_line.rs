@@ -22,6 +22,8 @@ pub struct CommandLine {
     pub memory: Option<Bytes>,
     /// Paths of QMP sockets that this QEMU listens on, as given, perhaps relative to its working directory.
     pub monitors: Vec<PathBuf>,
+    /// The descriptors that QEMU was given as QMP sockets to listen on.
+    pub passed_monitors: Vec<u32>,
     /// The Unix socket of the port for the guest's agent.
     pub agent: Option<PathBuf>,
     /// Addresses of QMP monitors on TCP, as given. memtide never connects to them.
@@ -78,6 +80,8 @@ struct Chardev {
 /// The address of a socket.
 enum Address {
     Unix(PathBuf),
+    /// A descriptor that was passed to the process.
+    Passed(u32),
     Tcp(String),
 }
 
@@ -166,13 +170,6 @@ impl CommandLine {
         found.finish()
     }
 
-    /// Whether it has none of the settings that a machine needs.
-    #[must_use]
-    pub fn says_nothing(&self) -> bool {
-        let has_any = self.memory.is_some() || self.reads_files || !self.monitors.is_empty();
-        !has_any && self.ram.is_empty() && self.name.is_none()
-    }
-
     /// Whether any part of the guest's memory is mapped shared.
     #[must_use]
     pub fn shares_ram(&self) -> bool {
@@ -217,7 +214,9 @@ impl Collected {
         if ["tcp:", "telnet:", "websocket:"].iter().any(|kind| addr.starts_with(kind)) {
             self.line.tcp_monitors.push(addr.to_owned());
         }
-        if let Some(path) = addr.strip_prefix("unix:").filter(|path| !path.is_empty()) {
+        if let Some(number) = addr.strip_prefix("unix:fd=").and_then(|number| number.parse().ok()) {
+            self.line.passed_monitors.push(number);
+        } else if let Some(path) = addr.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             self.libvirt_path |= is_of_libvirt(path);
             if options.is_on("server") && !options.is_on("abstract") {
                 self.line.monitors.push(path.into());
@@ -254,6 +253,10 @@ impl Collected {
             if options.is_on("server") && !options.is_on("abstract") {
                 self.chardevs.push(Chardev { id: id.to_owned(), at: Address::Unix(path.into()) });
             }
+        } else if let Some(number) = options.get("fd").and_then(|number| number.parse().ok()) {
+            if options.is_on("server") {
+                self.chardevs.push(Chardev { id: id.to_owned(), at: Address::Passed(number) });
+            }
         } else if let Some(port) = options.get("port") {
             let at = Address::Tcp(format!("tcp:{}:{port}", options.get("host").unwrap_or_default()));
             self.chardevs.push(Chardev { id: id.to_owned(), at });
@@ -276,6 +279,11 @@ impl Collected {
         match text("/backend/data/addr/type").as_str() {
             "unix" if listens && !path.is_empty() => {
                 self.chardevs.push(Chardev { id, at: Address::Unix(path.into()) });
+            }
+            "fd" if listens => {
+                if let Ok(number) = text("/backend/data/addr/data/str").parse() {
+                    self.chardevs.push(Chardev { id, at: Address::Passed(number) });
+                }
             }
             "inet" => {
                 let (host, port) =
@@ -362,6 +370,7 @@ impl Collected {
             for chardev in self.chardevs.iter().filter(|chardev| chardev.id == *id) {
                 match &chardev.at {
                     Address::Unix(path) => self.line.monitors.push(path.clone()),
+                    Address::Passed(number) => self.line.passed_monitors.push(*number),
                     Address::Tcp(address) => self.line.tcp_monitors.push(address.clone()),
                 }
             }

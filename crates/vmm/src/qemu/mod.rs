@@ -3,7 +3,8 @@
 //! From the outside in:
 //!
 //! 1. [`Qemu`] is the backend: the guests, and which of them the configuration names. Its controls share monitors with other clients.
-//! 2. [`Discovery`] finds the processes, and [`CommandLine`] reads their command lines.
+//! 2. [`Discovery`] finds the processes (`recognise`), and [`CommandLine`] reads their command lines. `places` says where their monitors may be
+//!    reached, and `listed` reads the kernel's list of sockets.
 //! 3. [`Monitor`] is one guest: the questions of each poll, the meaning of the answers, and the age at which they are too old.
 //! 4. [`Qmp`] is one connection: lines, identifiers, deadlines, events.
 //!
@@ -23,14 +24,16 @@ mod control;
 mod discovery;
 mod equipment;
 mod hotplug;
-mod knock;
 mod lines;
 mod link;
+mod listed;
 mod merge;
 mod monitor;
 mod options;
 mod picture;
+mod places;
 mod qmp;
+mod recognise;
 mod reset;
 mod run_state;
 mod signal;
