@@ -7,12 +7,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use memtide_host::{Mapping, Mappings, Root};
+use memtide_host::{Mapping, Mappings, ProcFs, Root};
 use memtide_model::{Absence, Bytes, Config, GuestId, Span, Told, Withheld, name_matches};
 use memtide_vmm::Wish;
 use memtide_vmm::qemu::{
     Command, CommandLine, ConfiguredGuest, Discovery, Equipment, LEAST_GROWTH, Monitor, MonitorConfig, Owner,
-    ProcessFacts, QemuProcess, Qmp, Use, ram_blocks,
+    ProcessFacts, QemuProcess, Qmp, Use, is_held, ram_blocks,
 };
 use serde::Deserialize;
 use tokio::task::JoinSet;
@@ -133,7 +133,8 @@ pub(super) async fn look(
     configured: &[ConfiguredGuest],
     daemon: &Daemon,
 ) -> Seen {
-    let mut discovery = Discovery::new(&root.path(Path::new("/proc")));
+    let proc = root.path(Path::new("/proc"));
+    let mut discovery = Discovery::new(&proc);
     let failed = discovery.scan().err().map(|error| format!("{error}: {}", error.source));
     let mut left_out = 0;
     let mut matched: HashSet<&Path> = HashSet::new();
@@ -154,6 +155,9 @@ pub(super) async fn look(
             guest.monitors = vec![ours.qmp.clone()];
         }
         tell_from(daemon, &mut guest);
+        if guest.informant == Informant::Nobody && is_held(&ProcFs::new(&proc), process) {
+            guest.told = Told::nothing(guest.full, Absence::ControlTaken);
+        }
         guests.push((process.id.clone(), guest));
     }
     let unmatched = configured
@@ -291,7 +295,9 @@ async fn ask_monitors(root: &Root, guests: Vec<(GuestId, GuestFacts)>) -> Vec<Gu
     let mut done = Vec::with_capacity(guests.len());
     let mut asked = JoinSet::new();
     for (id, mut guest) in guests {
-        if guest.informant == Informant::Daemon || guest.is_of_libvirt() || guest.monitors.is_empty() {
+        // A connection to a monitor that another client holds would stay in its queue.
+        let is_told = guest.told.balloon.why_not() != Some(&Absence::NotYet);
+        if is_told || guest.is_of_libvirt() || guest.monitors.is_empty() {
             done.push(guest);
             continue;
         }

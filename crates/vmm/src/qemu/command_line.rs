@@ -214,7 +214,8 @@ impl Collected {
         if ["tcp:", "telnet:", "websocket:"].iter().any(|kind| addr.starts_with(kind)) {
             self.line.tcp_monitors.push(addr.to_owned());
         }
-        if let Some(number) = addr.strip_prefix("unix:fd=").and_then(|number| number.parse().ok()) {
+        // `unix:fd=3`: the address is an option, too.
+        if let Some(number) = options.get("unix:fd").and_then(|number| number.parse().ok()) {
             self.line.passed_monitors.push(number);
         } else if let Some(path) = addr.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             self.libvirt_path |= is_of_libvirt(path);

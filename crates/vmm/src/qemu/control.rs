@@ -183,3 +183,42 @@ impl Control for QemuControl {
         self.monitor.be_patient(patience);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    #[test]
+    fn a_monitor_that_another_program_holds_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("qmp");
+        let (told, knocks) = watch::channel(None);
+        let pid = std::process::id();
+        let shared = Shared { pid, bound: vec![path.clone()], is_dedicated: false, knocks };
+        let look = || {
+            let mut seen = OfMonitors::default();
+            seen.add(&ProcFs::new(Path::new("/proc")), pid, &BTreeSet::from([path.as_path()])).unwrap();
+            told.send_replace(Some(seen));
+        };
+        assert_eq!((shared.why_not(true), shared.is_quiet()), (None, false));
+        look();
+        assert_eq!(shared.why_not(false), Some(Absence::Disconnected));
+        let listener = UnixListener::bind(&path).unwrap();
+        look();
+        assert_eq!((shared.why_not(true), shared.is_quiet()), (None, true));
+        let holder = UnixStream::connect(&path).unwrap();
+        let (served, _) = listener.accept().unwrap();
+        look();
+        // It may be memtide's own last connection, unless a later one was not greeted.
+        assert_eq!((shared.why_not(false), shared.why_not(true)), (None, Some(Absence::ControlTaken)));
+        let _waits = UnixStream::connect(&path).unwrap();
+        look();
+        assert!(!shared.is_quiet());
+        drop((holder, served));
+        look();
+        assert_eq!(shared.why_not(true), None);
+    }
+}

@@ -46,6 +46,7 @@ pub use backend::{ConfiguredGuest, LEAST_GROWTH, Qemu, ram_blocks};
 pub use command_line::{CommandLine, RamBackend, RamKind};
 pub use discovery::{Accel, Changes, Discovery, DiscoveryError, Owner, ProcessFacts, QemuProcess};
 pub use equipment::{BalloonArgument, Equipment, MemoryArgument};
+pub use listed::is_held;
 pub use monitor::{Monitor, MonitorConfig, MonitorError, Use};
 pub use qmp::{Command, Qmp, QmpError, QmpEvent, Refusal};
 pub use signal::Signal;

@@ -139,7 +139,7 @@ mod tests {
             "cloud-hypervisor --kernel vmlinux --memory size=1G --device path=/sys/x --net tap=t",
             "firecracker --id 5 --api-sock /run/fc.sock",
             "crosvm run --mem 2048 --cpus 4 --name a --block disk vmlinux",
-            "grep -m 5 -r -device",
+            "grep -m 5 -name x",
         ] {
             assert!(!has(other), "{other}");
         }
