@@ -85,12 +85,15 @@ fn only_qemu_is_found_under_whatever_name_it_has() {
     assert_eq!(names, ["proxmox", "arm"]);
 }
 
+/// What it is, its executable, its arguments, its descriptors, and whether it is a guest.
+type Case<'a> = (&'a str, &'a str, &'a [&'a str], &'a [&'a str], bool);
+
 #[test]
 fn a_qemu_under_another_name_is_known_by_what_it_does() {
     let machine = ["my-vm", "-name", "renamed", "-m", "256", "-machine", "q35,accel=kvm"];
     let monitor = ["my-vm", "-name", "listens", "-m", "256", "-qmp", "unix:/run/q,server=on"];
     let kvm = "anon_inode:kvm-vm";
-    let cases: &[(&str, &str, &[&str], &[&str], bool)] = &[
+    let cases: &[Case<'_>] = &[
         ("a wrapped binary", "/nix/.qemu-system-x86_64-wrapped", &["x", "-name", "a"], &[], true),
         ("its argv[0]", "/usr/bin/python3", &["/opt/qemu-system-arm", "-name", "a"], &[], true),
         ("a machine of KVM", "/opt/my-vm", &machine, &["/dev/null", kvm], true),

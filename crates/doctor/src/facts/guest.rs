@@ -1,8 +1,8 @@
 //! The guests: their command lines, the memory of their processes, and the answers of their monitors.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::{self, File};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -137,15 +137,12 @@ pub(super) async fn look(
     let mut discovery = Discovery::new(&proc);
     let failed = discovery.scan().err().map(|error| format!("{error}: {}", error.source));
     let mut left_out = 0;
-    let mut matched: HashSet<&Path> = HashSet::new();
+    let owners = owners(&mut discovery, configured, daemon);
     let mut guests = Vec::new();
     for process in discovery.processes() {
-        let ours =
-            configured.iter().find(|guest| process.monitors.iter().any(|path| is_same(path, &guest.qmp)));
+        let ours = owners.get(&process.pid).copied();
         let name = ours.map_or(process.id.name(), |guest| guest.name.as_str());
-        if let Some(ours) = ours {
-            matched.insert(&ours.qmp);
-        } else if !discover.iter().any(|pattern| name_matches(pattern, name)) {
+        if ours.is_none() && !discover.iter().any(|pattern| name_matches(pattern, name)) {
             left_out += 1;
             continue;
         }
@@ -153,16 +150,20 @@ pub(super) async fn look(
         guest.managed = config.class_of(name).1.manage;
         if let Some(ours) = ours {
             guest.monitors = vec![ours.qmp.clone()];
+            if !guest.is_of_libvirt() {
+                guest.told = Told::nothing(guest.full, Absence::NotYet);
+            }
         }
         tell_from(daemon, &mut guest);
-        if guest.informant == Informant::Nobody && is_held(&ProcFs::new(&proc), process) {
+        let is_held = || is_held(&ProcFs::new(&proc), process.pid, &process.bound);
+        if guest.informant == Informant::Nobody && ours.is_none() && !guest.is_of_libvirt() && is_held() {
             guest.told = Told::nothing(guest.full, Absence::ControlTaken);
         }
         guests.push((process.id.clone(), guest));
     }
     let unmatched = configured
         .iter()
-        .filter(|guest| !matched.contains(guest.qmp.as_path()))
+        .filter(|guest| !owners.values().any(|owned| owned == guest))
         .filter_map(unmatched)
         .collect();
     let mut guests = ask_monitors(root, guests).await;
@@ -170,13 +171,24 @@ pub(super) async fn look(
     Seen { guests, left_out, failed, unmatched }
 }
 
-fn is_same(a: &Path, b: &Path) -> bool {
-    let file = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
-    a == b || file(a).is_some_and(|a| Some(a) == file(b))
+/// The processes of configured guests: as the daemon tells, which holds their monitors, or as the kernel tells.
+fn owners<'a>(
+    discovery: &mut Discovery,
+    configured: &'a [ConfiguredGuest],
+    daemon: &Daemon,
+) -> HashMap<u32, &'a ConfiguredGuest> {
+    let told = |name: &str| match daemon {
+        Daemon::Runs { guests, .. } => guests.iter().find(|(_, seen)| seen.id.name() == name),
+        _ => None,
+    };
+    let mut owner_of = |guest: &ConfiguredGuest| {
+        let Some((&pid, _)) = told(&guest.name) else { return discovery.owner_of(&guest.qmp).ok() };
+        Some(discovery.adopt(pid).ok()??.pid)
+    };
+    configured.iter().filter_map(|guest| Some((owner_of(guest)?, guest))).collect()
 }
 
-/// The problem with the socket of a configured guest that is on no command line. There is none if a process listens: QEMU
-/// may have inherited the socket.
+/// The problem with the socket of a configured guest without a process. There is none if a process listens.
 fn unmatched(guest: &ConfiguredGuest) -> Option<Unmatched> {
     let is_no_socket = |path| fs::metadata(path).is_ok_and(|there| !there.file_type().is_socket());
     let why = match UnixStream::connect(&guest.qmp) {

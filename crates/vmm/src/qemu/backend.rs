@@ -118,7 +118,7 @@ impl Qemu {
             if !configured.asks_again.is_over() {
                 continue;
             }
-            let why = match process_of(&mut self.discovery, &configured.guest.qmp) {
+            let why = match self.discovery.owner_of(&configured.guest.qmp) {
                 Ok(pid) if taken.insert(pid) => {
                     configured.pid = Some(pid);
                     configured.asks_again.worked();
@@ -273,14 +273,4 @@ fn shared_files(process: &QemuProcess) -> Vec<PathBuf> {
         _ => None,
     });
     files.collect()
-}
-
-/// The process that listens at `path`. In a captured tree, whose processes listen nowhere, the one with this path on its command line.
-fn process_of(discovery: &mut Discovery, path: &Path) -> Result<u32, Absence> {
-    let names_it = |process: &&QemuProcess| process.monitors.iter().any(|monitor| monitor == path);
-    let named = || discovery.processes().find(names_it).map(|process| process.pid);
-    match if discovery.proc_fs().is_live() { None } else { named() } {
-        Some(pid) => Ok(pid),
-        None => discovery.listener_at(path).map(|process| process.pid),
-    }
 }

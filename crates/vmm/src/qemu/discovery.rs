@@ -185,24 +185,30 @@ impl Discovery {
         Ok(self.known.get(&pid).map(|known| &known.process))
     }
 
-    /// The guest whose process listens at `path`, as the kernel tells. A command line with this path proves nothing. Connects once, and closes the
-    /// connection at once.
+    /// The guest whose process listens at `path`, as the kernel tells. A command line with this path proves nothing, except in a captured tree,
+    /// whose processes listen nowhere. Connects, and closes the connection at once.
     ///
     /// # Errors
     /// If nobody listens there, if the listener's queue is full, or if its process runs no guest.
-    pub fn listener_at(&mut self, path: &Path) -> Result<&QemuProcess, Absence> {
-        let (pid, user) = socket::listener_of(path).map_err(|error| match error.kind() {
+    pub fn owner_of(&mut self, path: &Path) -> Result<u32, Absence> {
+        let names_it = |process: &&QemuProcess| process.monitors.iter().any(|monitor| monitor == path);
+        let named = self.processes().find(names_it).map(|process| process.pid);
+        if let Some(pid) = named.filter(|_| !self.proc_fs().is_live()) {
+            return Ok(pid);
+        }
+        let (listener, user) = socket::listener_of(path).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => Absence::Forbidden,
             io::ErrorKind::WouldBlock => Absence::ControlTaken,
             _ => Absence::Disconnected,
         })?;
         let proc_fs = self.processes.proc_fs();
         let has_it = |other: &u32| listed::was_passed(proc_fs, *other, path, user);
-        let pid = match self.known.contains_key(&pid) {
-            true => pid,
-            false => self.known.keys().copied().find(has_it).unwrap_or(pid),
+        let pid = match self.known.contains_key(&listener) {
+            true => listener,
+            false => self.known.keys().copied().find(has_it).unwrap_or(listener),
         };
-        self.adopt(pid).ok().flatten().ok_or(Absence::Unsupported)
+        let adopted = self.adopt(pid).ok().flatten();
+        adopted.map(|process| process.pid).ok_or(Absence::Unsupported)
     }
 
     /// Reads a process, and keeps it if it runs a guest.

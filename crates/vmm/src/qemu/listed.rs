@@ -16,8 +16,6 @@ use std::path::{Path, PathBuf};
 
 use memtide_host::ProcFs;
 
-use super::discovery::QemuProcess;
-
 /// The mark of a socket that listens, in the column of the flags.
 const LISTENS: &[u8] = b"00010000";
 
@@ -94,17 +92,17 @@ pub(super) fn listens(proc_fs: &ProcFs, pid: u32, paths: &[PathBuf]) -> Option<b
     Some(entries(&list).any(|listed| is_it(&listed)))
 }
 
-/// Whether the process serves a client at each of its monitors. For programs that look once: it may be a connection of the daemon. False if
-/// that cannot be read.
+/// Whether the process serves a client at each of its monitors, which it bound at these paths. False if that cannot be read. For programs that
+/// look once: the client may be a memtide.
 #[must_use]
-pub fn is_held(proc_fs: &ProcFs, process: &QemuProcess) -> bool {
-    let Some(descriptors) = proc_fs.descriptors(process.pid) else { return false };
+pub fn is_held(proc_fs: &ProcFs, pid: u32, bound: &[PathBuf]) -> bool {
+    let Some(descriptors) = proc_fs.descriptors(pid) else { return false };
     let sockets = sockets_among(&descriptors);
     let mut seen = OfMonitors::default();
-    let paths = process.bound.iter().map(PathBuf::as_path).collect();
-    let is_read = seen.add(proc_fs, process.pid, &paths).is_ok();
+    let paths = bound.iter().map(PathBuf::as_path).collect();
+    let is_read = seen.add(proc_fs, pid, &paths).is_ok();
     let serves = |path: &PathBuf| seen.has_client(std::slice::from_ref(path), &sockets);
-    is_read && !process.bound.is_empty() && process.bound.iter().all(serves)
+    is_read && !bound.is_empty() && bound.iter().all(serves)
 }
 
 /// Whether the process `pid` holds the listener at `path`, although the kernel names another process of `user`, which began to listen. Two
