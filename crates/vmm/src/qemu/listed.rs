@@ -201,7 +201,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a monitor");
         let proc_fs = ProcFs::new(Path::new("/proc"));
-        let listens = || listens(&proc_fs, std::process::id(), &[path.clone()]).unwrap();
+        let listens = || listens(&proc_fs, std::process::id(), std::slice::from_ref(&path)).unwrap();
         assert!(!listens());
         // A line of this list that somebody made up, with the inode of nobody.
         let forged = format!("\n0000000000000000: 00000002 00000000 00010000 0001 01 1 {}\n", path.display());
