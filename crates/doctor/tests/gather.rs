@@ -70,6 +70,22 @@ fn monitors_that_cannot_be_used_say_how() {
 }
 
 #[test]
+fn a_guest_that_only_the_configuration_names_is_asked() {
+    let tree = Tree::new();
+    let hidden = tree.path().join("hidden.qmp");
+    let stand_in = StandIn::start(&hidden, machine(), Behaviour::Honest).unwrap();
+    // No monitor is on its command line. This process is the one that listens.
+    let device = "virtio-balloon-pci,id=balloon0,deflate-on-oom=on,free-page-reporting=on";
+    tree.qemu(std::process::id(), &["-name", "other", "-accel", "kvm", "-m", "512", "-device", device]);
+    let mut question = tree.question();
+    question.configured = vec![ConfiguredGuest { name: "mine".to_owned(), qmp: hidden }];
+    let facts = look(question);
+    let told = facts.guests.iter().map(|guest| (guest.name.as_str(), guest.informant)).collect::<Vec<_>>();
+    assert_eq!(told, [("mine", Informant::Monitor)]);
+    assert!(stand_in.commands().contains(&"query-balloon".to_owned()));
+}
+
+#[test]
 fn a_guest_without_balloon_driver_or_statistics() {
     for (change, rule) in [
         ((|machine| machine.balloon = false) as fn(&mut Machine), "balloon.none"),

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use common::{found, guest, healthy, instance, mib};
 use memtide_doctor::facts::{
-    Configuration, Daemon, Facts, GuestFacts, ImageFacts, Journal, LimitKind, LimitedCgroup, ProcessStatus,
-    Sight, SocketTrouble, Swap, SwapKind, Thp, Trouble, Unmatched,
+    Configuration, Daemon, Facts, GuestFacts, ImageFacts, Journal, LeftBehind, LimitKind, LimitedCgroup,
+    ProcessStatus, Sight, SocketTrouble, Swap, SwapKind, Thp, Trouble, Unmatched,
 };
 use memtide_doctor::{Finding, Severity, diagnose};
 use memtide_host::CgroupVersion;
@@ -134,6 +134,14 @@ fn the_way_to_the_balloon() {
     });
     gives(PROBLEM, "monitor.silent", "/run/vm/web1.qmp cannot be used", |facts| {
         absent(facts, Absence::Timeout)
+    });
+    gives(PROBLEM, "monitor.relative", "qmp = \"/DIR/vm.qmp\"", |facts| {
+        absent(facts, Absence::Disconnected);
+        first(facts).left_behind = Some(LeftBehind { path: "vm.qmp".into(), found: None });
+    });
+    gives(HINT, "monitor.relative", "qmp = \"/srv/vm.qmp\"", |facts| {
+        let found = Some("/srv/vm.qmp".into());
+        first(facts).left_behind = Some(LeftBehind { path: "vm.qmp".into(), found });
     });
     gives(PROBLEM, "monitor.refuses", "does not report a balloon", |facts| {
         absent(facts, Absence::Unsupported)

@@ -25,7 +25,7 @@ const V1: &str = "sys/fs/cgroup/memory/vms";
 const V2: &str = "sys/fs/cgroup/unified/vms";
 
 /// The files of the tree: the name in an input, the path, and a healthy content.
-pub const FILES: [(&str, &str, &str); 26] = [
+pub const FILES: [(&str, &str, &str); 27] = [
     (
         "meminfo",
         "proc/meminfo",
@@ -51,6 +51,13 @@ pub const FILES: [(&str, &str, &str); 26] = [
         "cmdline",
         "proc/7/cmdline",
         "qemu-system-x86_64\0-name\0web\0-m\x00512\0-qmp\0unix:/run/web.qmp,server=on,wait=off\0",
+    ),
+    (
+        "unix",
+        "proc/7/net/unix",
+        "Num       RefCount Protocol Flags    Type St Inode Path\n\
+         000000006b943e35: 00000002 00000000 00010000 0001 01 77754 /run/web.qmp\n\
+         0000000087d3b57e: 00000003 00000000 00000000 0001 03 77760 /run/web.qmp\n",
     ),
     (
         "stat",
@@ -113,7 +120,7 @@ impl Tree {
     fn new() -> Self {
         let tree = Self { directory: scratch::directory(), changed: Vec::new() };
         let at = |path: &str| tree.directory.path().join(path);
-        for directory in ["proc/7/ns", "proc/self/ns", "proc/7/fd", V1, V2] {
+        for directory in ["proc/7/ns", "proc/self/ns", "proc/7/fd", "proc/7/net", V1, V2] {
             fs::create_dir_all(at(directory)).expect("a directory of the tree");
         }
         for link in ["proc/7/ns/mnt", "proc/self/ns/mnt"] {
@@ -121,6 +128,7 @@ impl Tree {
         }
         symlink("/", at("proc/7/root")).expect("a link of the tree");
         symlink("/srv/vm", at("proc/7/cwd")).expect("a link of the tree");
+        symlink("socket:[77754]", at("proc/7/fd/3")).expect("a link of the tree");
         for (_, path, healthy) in FILES {
             tree.write(path, healthy.as_bytes());
         }

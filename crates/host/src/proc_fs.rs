@@ -1,7 +1,9 @@
 //! The processes of a host, for the discovery of guests: the few files of /proc that it reads, each with bounded length.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,6 +12,12 @@ use crate::{regular, shared_ram, within};
 
 /// The longest accepted command line, in bytes. Linux allows 2 MiB; QEMU's have some ten KiB.
 const LONGEST_CMDLINE: u64 = 1 << 20;
+/// The part of a command line that shows what kind of program it is, in bytes.
+const START_OF_CMDLINE: u64 = 4096;
+/// The longest accepted environment, in bytes.
+const LONGEST_ENVIRONMENT: u64 = 128 << 10;
+/// The most descriptors of a process that are looked at. What a VMM opens at its start has the lowest numbers.
+const MOST_DESCRIPTORS: usize = 4096;
 /// The longest accepted small file, in bytes.
 const LONGEST_LINE: u64 = 4096;
 /// The longest that the reading of one command line may take: the kernel reads it from the memory of its process.
@@ -139,6 +147,32 @@ impl ProcFs {
         regular::below(&from, path)
     }
 
+    /// The first 4 KiB of the arguments; `None` if there are none.
+    #[must_use]
+    pub fn start_of_cmdline(&self, pid: u32) -> Option<Vec<u8>> {
+        read(&self.file(pid, "cmdline"), START_OF_CMDLINE).ok().filter(|bytes| !bytes.is_empty())
+    }
+
+    /// The value of a variable in the environment that the process was started with; `None` also if it may not be read.
+    #[must_use]
+    pub fn variable(&self, pid: u32, name: &str) -> Option<PathBuf> {
+        let environment = read(&self.file(pid, "environ"), LONGEST_ENVIRONMENT).ok()?;
+        let mut variables = environment.split(|&byte| byte == 0);
+        let value = variables.find_map(|variable| {
+            variable.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="))
+        });
+        value.map(|value| OsStr::from_bytes(value).into())
+    }
+
+    /// The real user of the process; `None` if there is no such process. (The owner of its directory may be root in place of its user.)
+    #[must_use]
+    pub fn user(&self, pid: u32) -> Option<u32> {
+        let status = read(&self.file(pid, "status"), LONGEST_LINE).ok()?;
+        // The command's name comes first. The kernel escapes line breaks in it.
+        let users = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Uid:"))?;
+        str::from_utf8(users).ok()?.split_ascii_whitespace().next()?.parse().ok()
+    }
+
     /// The parent, the start and the end of a process; `None` if there is no such process.
     #[must_use]
     pub fn stat(&self, pid: u32) -> Option<Stat> {
@@ -159,13 +193,19 @@ impl ProcFs {
         fs::read_link(self.root.join(pid).join(name)).ok()
     }
 
+    /// The destinations of the process's descriptors, as the kernel names them: paths, `socket:[INODE]`, `anon_inode:NAME`. At most 4,096.
+    /// `None` if they may not be read.
+    #[must_use]
+    pub fn descriptors(&self, pid: u32) -> Option<Vec<PathBuf>> {
+        let descriptors = fs::read_dir(self.file(pid, "fd")).ok()?;
+        let descriptors = descriptors.take(MOST_DESCRIPTORS).flatten();
+        Some(descriptors.filter_map(|entry| fs::read_link(entry.path()).ok()).collect())
+    }
+
     /// Whether the process holds a KVM virtual machine. `None` if its descriptors may not be read.
     #[must_use]
     pub fn holds_kvm(&self, pid: u32) -> Option<bool> {
-        let descriptors = fs::read_dir(self.file(pid, "fd")).ok()?;
-        Some(descriptors.flatten().any(|entry| {
-            fs::read_link(entry.path()).is_ok_and(|target| target.to_string_lossy().contains("kvm-vm"))
-        }))
+        Some(self.descriptors(pid)?.iter().any(|target| target == Path::new("anon_inode:kvm-vm")))
     }
 }
 

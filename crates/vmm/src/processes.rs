@@ -128,13 +128,17 @@ impl Processes {
         pid % TURNS == self.turn % TURNS
     }
 
-    /// Converts a path of the process into a path that works in this process.
-    pub(crate) fn reachable(&self, pid: u32, path: &Path) -> PathBuf {
+    /// Whether the process sees the same file systems as this process, as far as that can be read.
+    pub(crate) fn has_our_mounts(&self, pid: u32) -> bool {
         let mounts = |pid: &str| self.proc_fs.link(pid, "ns/mnt");
         let (ours, its) = (mounts("self"), mounts(&pid.to_string()));
-        let same_mounts = ours.is_none() || its.is_none() || ours == its;
+        ours.is_none() || its.is_none() || ours == its
+    }
+
+    /// Converts a path of the process into a path that works in this process.
+    pub(crate) fn reachable(&self, pid: u32, path: &Path) -> PathBuf {
         let same_root = self.proc_fs.link(&pid.to_string(), "root").is_none_or(|root| root == Path::new("/"));
-        let at_home = same_mounts && same_root;
+        let at_home = self.has_our_mounts(pid) && same_root;
         match (path.strip_prefix("/"), at_home) {
             (Ok(_), true) => path.to_owned(),
             (Ok(below_root), false) => self.proc_fs.file(pid, "root").join(below_root),

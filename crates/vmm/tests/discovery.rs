@@ -85,6 +85,58 @@ fn only_qemu_is_found_under_whatever_name_it_has() {
     assert_eq!(names, ["proxmox", "arm"]);
 }
 
+/// What it is, its executable, its arguments, its descriptors, and whether it is a guest.
+type Case<'a> = (&'a str, &'a str, &'a [&'a str], &'a [&'a str], bool);
+
+#[test]
+fn a_qemu_under_another_name_is_known_by_what_it_does() {
+    let machine = ["my-vm", "-name", "renamed", "-m", "256", "-machine", "q35,accel=kvm"];
+    let monitor = ["my-vm", "-name", "listens", "-m", "256", "-qmp", "unix:/run/q,server=on"];
+    let kvm = "anon_inode:kvm-vm";
+    let cases: &[Case<'_>] = &[
+        ("a wrapped binary", "/nix/.qemu-system-x86_64-wrapped", &["x", "-name", "a"], &[], true),
+        ("its argv[0]", "/usr/bin/python3", &["/opt/qemu-system-arm", "-name", "a"], &[], true),
+        ("a machine of KVM", "/opt/my-vm", &machine, &["/dev/null", kvm], true),
+        ("its own monitor", "/opt/my-vm", &monitor, &["socket:[77]"], true),
+        ("a monitor of somebody else", "/opt/my-vm", &monitor, &["socket:[78]"], false),
+        ("QEMU's arguments alone", "/usr/bin/strace", &machine, &["/dev/null"], false),
+        ("a file with the name of a machine", "/opt/my-vm", &machine, &["/tmp/anon_inode:kvm-vm"], false),
+        ("another VMM", "/usr/bin/lkvm", &["lkvm", "run", "--name", "a", "-m", "512"], &[kvm], false),
+        (
+            "a program called kvm",
+            "/usr/local/bin/kvm",
+            &["kvm", "-name", "a", "-m", "1G"],
+            &["/dev/null"],
+            false,
+        ),
+        ("a comm of QEMU alone", "/usr/bin/python3", &["python3", "x.py"], &[kvm], false),
+        ("Proxmox's kvm", "/usr/bin/qemu-system-x86_64", &["/usr/bin/kvm", "-id", "100"], &[], true),
+    ];
+    for (what, exe, args, descriptors, is_guest) in cases {
+        let tree = Tree::new();
+        tree.add(&Process { pid: 10, parent: 1, start: 5, comm: QEMU, args });
+        tree.link(10, "exe", exe);
+        tree.open(10, descriptors);
+        tree.list_listener(10, 77, "/run/q");
+        assert_eq!(scan(&tree).len(), usize::from(*is_guest), "{what}");
+    }
+}
+
+#[test]
+fn a_renamed_qemu_is_found_once_it_listens() {
+    let tree = Tree::new();
+    let args = ["my-vm", "-m", "256", "-qmp", "unix:/run/q,server=on"];
+    tree.add(&Process { pid: 10, parent: 1, start: 5, comm: "my-vm", args: &args });
+    tree.link(10, "exe", "/opt/my-vm");
+    tree.open(10, &["socket:[77]"]);
+    let mut discovery = Discovery::new(tree.root());
+    for _ in 0..40 {
+        assert!(discovery.scan().unwrap().appeared.is_empty());
+    }
+    tree.list_listener(10, 77, "/run/q");
+    assert!((0..16).any(|_| !discovery.scan().unwrap().appeared.is_empty()));
+}
+
 #[test]
 fn a_guest_of_libvirt_is_marked_and_its_memory_is_known() {
     let found = scan(&qemu(7, LIBVIRT)).remove(0);
@@ -202,6 +254,64 @@ fn sockets_are_reached_from_here() {
     fs::remove_file(tree.file(8, "ns/mnt")).unwrap();
     symlink("mnt:[2]", tree.file(8, "ns/mnt")).unwrap();
     assert_eq!(scan(&tree)[0].monitors, [tree.file(8, "root/run/a"), tree.file(8, "cwd/b.sock")]);
+}
+
+#[test]
+fn sockets_bound_before_a_chroot_are_reached_at_the_given_path() {
+    let tree = qemu(8, &["qemu", "-qmp", "unix:/run/a,server=on"]);
+    tree.link(8, "root", "/srv/jail");
+    tree.link(8, "cwd", "/srv/jail");
+    assert_eq!(scan(&tree)[0].monitors, [tree.file(8, "root/run/a"), PathBuf::from("/run/a")]);
+}
+
+#[test]
+fn a_relative_path_is_looked_for_where_the_process_may_have_started() {
+    let tree = qemu(8, &["qemu", "-daemonize", "-qmp", "unix:vm.qmp,server=on"]);
+    tree.link(8, "cwd", "/");
+    fs::write(tree.file(8, "environ"), "HOME=/root\0PWD=/srv/start\0OLDPWD=/x\0").unwrap();
+    tree.open(8, &["/dev/null", "/var/log/vm/log", "/srv/disks/a.img", "/srv/disks/b.img", "pipe:[5]"]);
+    let mut found = scan(&tree).remove(0);
+    assert_eq!(found.bound, [PathBuf::from("vm.qmp")]);
+    // Only the kernel lists descriptors in their order.
+    found.monitors[2..].sort();
+    let places = ["/vm.qmp", "/srv/start/vm.qmp", "/srv/disks/vm.qmp", "/var/log/vm/vm.qmp"];
+    assert_eq!(found.monitors, places.map(PathBuf::from));
+}
+
+#[test]
+fn a_passed_descriptor_is_found_at_the_path_of_its_listener() {
+    for args in [
+        &["qemu", "-chardev", "socket,id=m,fd=1,server=on,wait=off", "-mon", "chardev=m,mode=control"][..],
+        &["qemu", "-qmp", "unix:fd=1,server=on,wait=off"],
+        &[
+            "qemu",
+            "-chardev",
+            r#"{"id":"m","backend":{"type":"socket","data":{"addr":{"type":"fd","data":{"str":"1"}},"server":true}}}"#,
+            "-mon",
+            "m,mode=control",
+        ],
+    ] {
+        let tree = qemu(8, args);
+        tree.open(8, &["/dev/null", "socket:[77]"]);
+        tree.list_listener(8, 77, "/run/passed.qmp");
+        let found = scan(&tree).remove(0);
+        assert_eq!(
+            (&found.monitors, &found.bound),
+            (&vec!["/run/passed.qmp".into()], &found.monitors),
+            "{args:?}"
+        );
+        // Another socket than the one that listens.
+        tree.list_listener(8, 78, "/run/passed.qmp");
+        assert!(scan(&tree)[0].monitors.is_empty());
+    }
+}
+
+#[test]
+fn many_monitors_are_bounded() {
+    let monitors: Vec<String> = (0..500).map(|number| format!("unix:/run/{number},server=on")).collect();
+    let args = monitors.iter().flat_map(|monitor| ["-qmp", monitor]);
+    let args: Vec<&str> = std::iter::once("qemu").chain(args).collect();
+    assert_eq!(scan(&qemu(8, &args))[0].monitors.len(), 8);
 }
 
 #[test]

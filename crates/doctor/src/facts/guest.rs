@@ -1,18 +1,18 @@
 //! The guests: their command lines, the memory of their processes, and the answers of their monitors.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::{self, File};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use memtide_host::{Mapping, Mappings, Root};
+use memtide_host::{Mapping, Mappings, ProcFs, Root};
 use memtide_model::{Absence, Bytes, Config, GuestId, Span, Told, Withheld, name_matches};
 use memtide_vmm::Wish;
 use memtide_vmm::qemu::{
     Command, CommandLine, ConfiguredGuest, Discovery, Equipment, LEAST_GROWTH, Monitor, MonitorConfig, Owner,
-    ProcessFacts, QemuProcess, Qmp, Use, ram_blocks,
+    ProcessFacts, QemuProcess, Qmp, Use, is_held, ram_blocks,
 };
 use serde::Deserialize;
 use tokio::task::JoinSet;
@@ -44,6 +44,8 @@ pub struct GuestFacts {
     pub managed: bool,
     /// Its monitors, as paths that work from here.
     pub monitors: Vec<PathBuf>,
+    /// A monitor whose path is relative to a directory that QEMU has left.
+    pub left_behind: Option<LeftBehind>,
     /// Addresses of its monitors on TCP, which memtide does not use.
     pub tcp_monitors: Vec<String>,
     /// The socket of the port for its agent, as a path that works from here.
@@ -70,6 +72,15 @@ pub struct GuestFacts {
     pub told: Told,
     /// The version of QEMU, if it was queried.
     pub qemu: Option<(u32, u32)>,
+}
+
+/// A monitor whose path is relative to a directory that QEMU has left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftBehind {
+    /// Its path on the command line.
+    pub path: PathBuf,
+    /// The likely place of its socket, if there is one.
+    pub found: Option<PathBuf>,
 }
 
 /// The source of a guest's balloon facts.
@@ -122,18 +133,16 @@ pub(super) async fn look(
     configured: &[ConfiguredGuest],
     daemon: &Daemon,
 ) -> Seen {
-    let mut discovery = Discovery::new(&root.path(Path::new("/proc")));
+    let proc = root.path(Path::new("/proc"));
+    let mut discovery = Discovery::new(&proc);
     let failed = discovery.scan().err().map(|error| format!("{error}: {}", error.source));
     let mut left_out = 0;
-    let mut matched: HashSet<&Path> = HashSet::new();
+    let owners = owners(&mut discovery, configured, daemon);
     let mut guests = Vec::new();
     for process in discovery.processes() {
-        let ours =
-            configured.iter().find(|guest| process.monitors.iter().any(|path| is_same(path, &guest.qmp)));
+        let ours = owners.get(&process.pid).copied();
         let name = ours.map_or(process.id.name(), |guest| guest.name.as_str());
-        if let Some(ours) = ours {
-            matched.insert(&ours.qmp);
-        } else if !discover.iter().any(|pattern| name_matches(pattern, name)) {
+        if ours.is_none() && !discover.iter().any(|pattern| name_matches(pattern, name)) {
             left_out += 1;
             continue;
         }
@@ -141,13 +150,20 @@ pub(super) async fn look(
         guest.managed = config.class_of(name).1.manage;
         if let Some(ours) = ours {
             guest.monitors = vec![ours.qmp.clone()];
+            if !guest.is_of_libvirt() {
+                guest.told = Told::nothing(guest.full, Absence::NotYet);
+            }
         }
         tell_from(daemon, &mut guest);
+        let is_held = || is_held(&ProcFs::new(&proc), process.pid, &process.bound);
+        if guest.informant == Informant::Nobody && ours.is_none() && !guest.is_of_libvirt() && is_held() {
+            guest.told = Told::nothing(guest.full, Absence::ControlTaken);
+        }
         guests.push((process.id.clone(), guest));
     }
     let unmatched = configured
         .iter()
-        .filter(|guest| !matched.contains(guest.qmp.as_path()))
+        .filter(|guest| !owners.values().any(|owned| owned == guest))
         .filter_map(unmatched)
         .collect();
     let mut guests = ask_monitors(root, guests).await;
@@ -155,13 +171,24 @@ pub(super) async fn look(
     Seen { guests, left_out, failed, unmatched }
 }
 
-fn is_same(a: &Path, b: &Path) -> bool {
-    let file = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
-    a == b || file(a).is_some_and(|a| Some(a) == file(b))
+/// The processes of configured guests: as the daemon tells, which holds their monitors, or as the kernel tells.
+fn owners<'a>(
+    discovery: &mut Discovery,
+    configured: &'a [ConfiguredGuest],
+    daemon: &Daemon,
+) -> HashMap<u32, &'a ConfiguredGuest> {
+    let told = |name: &str| match daemon {
+        Daemon::Runs { guests, .. } => guests.iter().find(|(_, seen)| seen.id.name() == name),
+        _ => None,
+    };
+    let mut owner_of = |guest: &ConfiguredGuest| {
+        let Some((&pid, _)) = told(&guest.name) else { return discovery.owner_of(&guest.qmp).ok() };
+        Some(discovery.adopt(pid).ok()??.pid)
+    };
+    configured.iter().filter_map(|guest| Some((owner_of(guest)?, guest))).collect()
 }
 
-/// The problem with the socket of a configured guest that is on no command line. There is none if a process listens: QEMU
-/// may have inherited the socket.
+/// The problem with the socket of a configured guest without a process. There is none if a process listens.
 fn unmatched(guest: &ConfiguredGuest) -> Option<Unmatched> {
     let is_no_socket = |path| fs::metadata(path).is_ok_and(|there| !there.file_type().is_socket());
     let why = match UnixStream::connect(&guest.qmp) {
@@ -200,6 +227,7 @@ fn of_process(root: &Root, process: &QemuProcess, name: &str) -> GuestFacts {
         age: age(root, process.id.start()),
         managed: true,
         monitors: process.monitors.clone(),
+        left_behind: left_behind(root, process),
         tcp_monitors: line.tcp_monitors,
         agent: process.agent.clone(),
         process: process.facts.clone(),
@@ -217,6 +245,17 @@ fn of_process(root: &Root, process: &QemuProcess, name: &str) -> GuestFacts {
         told: Told::nothing(full, why),
         qemu: None,
     }
+}
+
+/// `-daemonize` makes QEMU leave the directory of its start for its root.
+fn left_behind(root: &Root, process: &QemuProcess) -> Option<LeftBehind> {
+    let link = |name| fs::read_link(root.process(process.pid, name)).ok();
+    let path = process.bound.iter().find(|path| path.is_relative())?.clone();
+    link("cwd").filter(|cwd| Some(cwd) == link("root").as_ref())?;
+    let is_there = |place: &&PathBuf| {
+        place.ends_with(&path) && fs::metadata(place).is_ok_and(|there| there.file_type().is_socket())
+    };
+    Some(LeftBehind { found: process.monitors.iter().find(is_there).cloned(), path })
 }
 
 fn age(root: &Root, start: u64) -> Option<Span> {
@@ -269,7 +308,9 @@ async fn ask_monitors(root: &Root, guests: Vec<(GuestId, GuestFacts)>) -> Vec<Gu
     let mut done = Vec::with_capacity(guests.len());
     let mut asked = JoinSet::new();
     for (id, mut guest) in guests {
-        if guest.informant == Informant::Daemon || guest.is_of_libvirt() || guest.monitors.is_empty() {
+        // A connection to a monitor that another client holds would stay in its queue.
+        let is_told = guest.told.balloon.why_not() != Some(&Absence::NotYet);
+        if is_told || guest.is_of_libvirt() || guest.monitors.is_empty() {
             done.push(guest);
             continue;
         }

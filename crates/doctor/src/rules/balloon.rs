@@ -1,5 +1,7 @@
 //! The balloon of a guest: its monitor, the device, its driver, its options, its statistics.
 
+use std::path::Path;
+
 use memtide_model::{Absence, Balloon, Fence, Mode, Polling, Reading, Span};
 
 use super::{of_guest, sight};
@@ -72,6 +74,8 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
             let cost = format!("a QMP socket serves one client at a time: {ONLY_COUNTED}");
             own_socket(facts, guest, finding("monitor.taken", Severity::Problem, &fact).costs(cost))
         }
+        // The path that it has now never existed.
+        Absence::Disconnected if guest.left_behind.is_some() => return None,
         Absence::Disconnected | Absence::Timeout | Absence::Overran | Absence::Malformed => {
             let fact = format!("its monitor {path} cannot be used: {why}");
             own_socket(facts, guest, finding("monitor.silent", Severity::Problem, &fact).costs(ONLY_COUNTED))
@@ -88,6 +92,42 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
         }
         Absence::OwnedBy(_) | Absence::Gone | Absence::Forbidden => return None,
     })
+}
+
+/// The path of its monitor is relative to a directory that QEMU has left.
+pub(super) fn relative_path(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    let left = guest.left_behind.as_ref().filter(|_| guest.managed && !guest.is_of_libvirt())?;
+    let is_lost = guest.told.balloon.why_not() == Some(&Absence::Disconnected);
+    let path = left.path.display();
+    let (severity, cost) = match is_lost {
+        true => (Severity::Problem, ONLY_COUNTED.to_owned()),
+        false => {
+            (Severity::Hint, "memtide has guessed the directory; an absolute path is certain".to_owned())
+        }
+    };
+    let fact = format!(
+        "the path of its monitor, {path}, is relative, and QEMU has left the directory that it was started in (-daemonize)"
+    );
+    let absolute =
+        left.found.clone().filter(|_| !is_lost).unwrap_or_else(|| Path::new("/DIR").join(&left.path));
+    let table = [
+        "[[guest]]".to_owned(),
+        format!("name = {}", string(&guest.name)),
+        format!("qmp = {}", string(&absolute.display().to_string())),
+    ];
+    let place = match is_lost {
+        true => ", with the directory in place of /DIR: works at once",
+        false => ": works at once",
+    };
+    Some(
+        of_guest(guest, "monitor.relative", severity, fact)
+            .costs(cost)
+            .fix(format!("{}{place}", facts.configuration.path.display()), table)
+            .fix(
+                "or QEMU's command line, an absolute path (from the next start; the directory must exist)",
+                [format!("-qmp unix:/run/vm/{}.qmp,server=on,wait=off", file_name(&guest.name))],
+            ),
+    )
 }
 
 /// A second socket, for memtide alone: QEMU takes any number.

@@ -50,6 +50,7 @@ const OF_HOST: &[fn(&Facts) -> Option<Finding>] = &[
 /// Rules about one guest.
 const OF_GUEST: &[fn(&Facts, &GuestFacts) -> Option<Finding>] = &[
     balloon::monitor,
+    balloon::relative_path,
     balloon::device,
     balloon::driver,
     balloon::paused,

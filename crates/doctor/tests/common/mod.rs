@@ -50,6 +50,7 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
         age: Some(Span::from_secs(3600)),
         managed: true,
         monitors: vec![PathBuf::from(format!("/run/vm/{name}.qmp"))],
+        left_behind: None,
         tcp_monitors: Vec::new(),
         agent: Some(PathBuf::from(format!("/run/vm/{name}-agent.sock"))),
         process: ProcessFacts {

@@ -1,19 +1,19 @@
 //! QEMU's guests: which processes are guests, which of them the configuration names, and which are left alone.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use memtide_host::RamBlock;
 use memtide_model::{Absence, Backend as Vmm, Bytes, Capabilities, GuestId};
 use tokio::sync::watch;
 
-use super::control::{AgentPort, Knocks, QemuControl};
+use super::control::{AgentPort, Knocks, QemuControl, Shared};
 use super::discovery::{Accel, Changes, Discovery, DiscoveryError, Owner, QemuProcess};
-use super::knock;
+use super::listed::OfMonitors;
 use super::monitor::{DEFAULT_MEMORY, Monitor, MonitorConfig, Use};
 use super::ram::{self, MemoryBlock};
-use super::socket;
+use crate::back_off::BackOff;
 use crate::backend::{Backend, Control, DiscoverError, Found, Process};
 
 /// QEMU processes without an owner, and those that libvirt owns. memtide sees and counts the latter, but never connects to them.
@@ -23,6 +23,10 @@ const QEMU_OF_LIBVIRT: Vmm = Vmm::new("QEMU of libvirt");
 pub const LEAST_GROWTH: Bytes = Bytes::from_mib(16);
 /// TCG's code buffer without `tb-size`.
 const DEFAULT_CODE_BUFFER: Bytes = Bytes::from_mib(1024);
+
+/// The first and the longest wait after a connection to a configured monitor that shows no guest. Each connection takes a place in the
+/// listener's queue.
+const ASKS_AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
 /// A guest from the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,13 +50,16 @@ struct Configured {
     /// The guest's process.
     pid: Option<u32>,
     why: Absence,
+    asks_again: BackOff,
 }
 
 struct Guest {
     process: QemuProcess,
     /// The monitor that the configuration gives to memtide alone.
     held: Option<PathBuf>,
-    /// The network namespace of its listeners, if the monitor may be kept open: see [`knock`].
+    /// The paths at which the process bound the monitors that memtide uses.
+    bound: Vec<PathBuf>,
+    /// The network namespace of its listeners, if the kernel's list tells who waits at them: see [`super::control`].
     namespace: Option<PathBuf>,
 }
 
@@ -64,7 +71,10 @@ impl Qemu {
         Self {
             discovery: Discovery::new(root),
             configured: configured
-                .map(|guest| Configured { guest, pid: None, why: Absence::NotYet })
+                .map(|guest| {
+                    let asks_again = BackOff::new(ASKS_AGAIN.0, ASKS_AGAIN.1);
+                    Configured { guest, pid: None, why: Absence::NotYet, asks_again }
+                })
                 .collect(),
             guests: BTreeMap::new(),
             knocks: watch::Sender::new(None),
@@ -81,17 +91,18 @@ impl Qemu {
                 None => process.id.clone(),
             };
             let held = ours.map(|ours| ours.guest.qmp.clone());
-            // If the monitor is held, or the namespace is unknown, memtide would not hear a knock.
-            let hears = held.is_none() && !process.bound.is_empty() && self.discovery.proc_fs().is_live();
+            let is_used = |path: &&PathBuf| held.as_ref().is_none_or(|held| held == *path);
+            let bound: Vec<PathBuf> = process.bound.iter().filter(is_used).cloned().collect();
+            let is_listed = !bound.is_empty() && self.discovery.proc_fs().is_live();
             let namespace = || self.discovery.proc_fs().link(&process.pid.to_string(), "ns/net");
-            let namespace = if hears { namespace() } else { None };
-            there.insert(id, Guest { process: process.clone(), held, namespace });
+            let namespace = if is_listed { namespace() } else { None };
+            there.insert(id, Guest { process: process.clone(), held, bound, namespace });
         }
         self.guests = there;
     }
 
-    /// Finds the process of each configured guest that has none: the process with this monitor on its command line, or else the
-    /// process that listens there. Returns whether any guest got or lost a process.
+    /// Finds the process of each configured guest that has none: the one that listens at its monitor. Returns whether any guest got or lost a
+    /// process.
     fn match_configured(&mut self) -> bool {
         if self.configured.is_empty() {
             return false;
@@ -104,35 +115,48 @@ impl Qemu {
         let mut taken: HashSet<u32> =
             self.configured.iter().filter_map(|configured| configured.pid).collect();
         for configured in self.configured.iter_mut().filter(|configured| configured.pid.is_none()) {
-            match process_of(&mut self.discovery, &configured.guest.qmp) {
-                Ok(pid) if taken.insert(pid) => configured.pid = Some(pid),
-                // Another configured guest has the same process.
-                Ok(_) => configured.why = Absence::ControlTaken,
-                Err(why) => configured.why = why,
+            if !configured.asks_again.is_over() {
+                continue;
             }
+            let why = match self.discovery.owner_of(&configured.guest.qmp) {
+                Ok(pid) if taken.insert(pid) => {
+                    configured.pid = Some(pid);
+                    configured.asks_again.worked();
+                    continue;
+                }
+                // Another configured guest has the same process.
+                Ok(_) => Absence::ControlTaken,
+                Err(why) => why,
+            };
+            // A connection that failed took no place in a queue.
+            if matches!(why, Absence::ControlTaken | Absence::Unsupported) {
+                configured.asks_again.failed(why.clone());
+            }
+            configured.why = why;
         }
         self.configured.iter().map(|configured| configured.pid).ne(before)
     }
 
-    /// Tells the controls at which paths clients wait, in all network namespaces of guests whose monitors may be kept open.
+    /// Tells the controls which sockets the kernel lists at the paths of their monitors, in all network namespaces of guests.
     fn listen_for_knocks(&self) {
-        let mut namespaces = BTreeMap::new();
+        let (mut namespaces, mut paths) = (BTreeMap::new(), BTreeSet::new());
         for guest in self.guests.values() {
             if let Some(namespace) = &guest.namespace {
                 namespaces.entry(namespace).or_insert(guest.process.pid);
+                paths.extend(guest.bound.iter().map(PathBuf::as_path));
             }
         }
-        let lists = namespaces.into_values().map(|pid| knock::waiting(self.discovery.proc_fs(), pid));
-        let waiting = lists.collect::<Option<Vec<_>>>();
-        let waiting: Knocks = waiting.map(|lists| lists.into_iter().flatten().collect());
-        let concerns = |waiting: &BTreeSet<PathBuf>| {
-            self.guests.values().any(|guest| guest.process.bound.iter().any(|path| waiting.contains(path)))
-        };
-        let has_changed = self.knocks.borrow().is_some() != waiting.is_some();
-        // Most lists concern nobody: they wake no task.
-        if has_changed || waiting.as_ref().is_some_and(concerns) {
-            self.knocks.send_replace(waiting);
-        }
+        let mut seen = OfMonitors::default();
+        let proc_fs = self.discovery.proc_fs();
+        let is_read = namespaces.into_values().all(|pid| seen.add(proc_fs, pid, &paths).is_ok());
+        let seen: Knocks = is_read.then_some(seen);
+        self.knocks.send_if_modified(|before| {
+            let someone_waits = seen.as_ref().is_some_and(|seen| !seen.waiting.is_empty());
+            // Most lists concern nobody: they wake no task.
+            let wakes = before.is_some() != seen.is_some() || someone_waits;
+            *before = seen;
+            wakes
+        });
     }
 
     fn scan(&mut self, ended: bool) -> Result<bool, DiscoveryError> {
@@ -157,25 +181,28 @@ impl Backend for Qemu {
     }
 
     fn control(&mut self, id: &GuestId) -> Result<Box<dyn Control>, Absence> {
-        let Guest { process, held, namespace } = self.guests.get(id).ok_or(Absence::Gone)?;
+        let Guest { process, held, bound, namespace } = self.guests.get(id).ok_or(Absence::Gone)?;
         match (process.owner, held) {
             (Owner::Libvirt, _) => return Err(Absence::OwnedBy("libvirt".to_owned())),
             (Owner::Nobody, None) if process.monitors.is_empty() => return Err(Absence::NoControl),
             (Owner::Nobody, _) => {}
         }
-        let is_live = self.discovery.proc_fs().is_live();
+        let peer = self.discovery.proc_fs().is_live().then_some(process.pid);
         let monitor = Monitor::new(MonitorConfig {
             guest: id.clone(),
-            // Any process can listen at a configured socket and hand it to QEMU.
-            peer: (is_live && held.is_none()).then_some(process.pid),
+            peer,
             use_as: if held.is_some() { Use::Dedicated } else { Use::Brief },
             paths: held.clone().map_or_else(|| process.monitors.clone(), |path| vec![path]),
             memory: process.facts.memory,
         });
-        let bound = if namespace.is_some() { process.bound.clone() } else { Vec::new() };
-        let peer = is_live.then_some(process.pid);
+        let shared = Shared {
+            pid: process.pid,
+            bound: if namespace.is_some() { bound.clone() } else { Vec::new() },
+            is_dedicated: held.is_some(),
+            knocks: self.knocks.subscribe(),
+        };
         let port = process.agent.clone().map(|path| AgentPort { path, peer });
-        Ok(Box::new(QemuControl::new(monitor, bound, self.knocks.subscribe(), port)))
+        Ok(Box::new(QemuControl::new(monitor, shared, port)))
     }
 
     /// Configured guests without a process.
@@ -234,23 +261,4 @@ fn private_file(process: &QemuProcess) -> Option<PathBuf> {
 fn shared_files(process: &QemuProcess) -> Vec<PathBuf> {
     let shared = process.facts.ram.iter().filter(|block| block.shared);
     shared.filter_map(MemoryBlock::path).cloned().collect()
-}
-
-/// The process whose monitor is at `path`.
-fn process_of(discovery: &mut Discovery, path: &Path) -> Result<u32, Absence> {
-    let file = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
-    let wanted = file(path);
-    let named = discovery.processes().find(|process| {
-        let is_it = |monitor: &PathBuf| monitor == path || (wanted.is_some() && file(monitor) == wanted);
-        process.monitors.iter().any(is_it)
-    });
-    if let Some(process) = named {
-        return Ok(process.pid);
-    }
-    let listener = socket::listener_of(path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::PermissionDenied => Absence::Forbidden,
-        _ => Absence::Disconnected,
-    })?;
-    let adopted = listener.and_then(|pid| discovery.adopt(pid).ok().flatten());
-    adopted.map(|process| process.pid).ok_or(Absence::Unsupported)
 }

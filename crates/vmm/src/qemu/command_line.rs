@@ -54,8 +54,6 @@ pub struct CommandLine {
     pub no_machine: bool,
     /// The program that started it.
     pub launcher: Launcher,
-    /// Whether a setting that a machine needs is given.
-    says_something: bool,
 }
 
 /// A character device with a socket.
@@ -110,19 +108,9 @@ impl CommandLine {
             line.name = line.name.or_else(|| android_device(arguments));
         }
         line.reads_files = arguments.has_unread_file;
-        line.says_something = line.reads_files
-            || line.name.is_some()
-            || !line.monitors.is_empty()
-            || ["m", "object", "mem-path"].iter().any(|name| arguments.has(name));
         (line.memory, line.memory_source) = (memory.size, memory.source);
         (line.ram, line.device_memory) = (memory.ram, memory.devices);
         line
-    }
-
-    /// Whether it has none of the settings that a machine needs.
-    #[must_use]
-    pub const fn says_nothing(&self) -> bool {
-        !self.says_something
     }
 
     /// Whether any part of the guest's memory is mapped shared.

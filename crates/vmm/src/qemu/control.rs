@@ -1,12 +1,26 @@
-//! A QEMU's monitor as the way to its guest, shared with other clients: see [`super::knock`].
+//! A QEMU's monitor as the way to its guest, shared with other clients.
+//!
+//! **Problem.** A monitor serves one client at a time, and a discovered monitor is not for memtide alone. But a new connection for
+//! each poll costs both sides more than the poll, and a connection to a monitor that another client holds stays in its queue until that
+//! client leaves. Programs such as Incus never leave.
+//!
+//! **Rule.** The kernel's list of sockets says who listens, who is served and who waits ([`listed`]).
+//!
+//! - memtide does not connect until the process listens at one of the paths that it names.
+//! - While memtide manages, it keeps a discovered monitor open until somebody knocks: until a client waits there. memtide then closes the
+//!   connection, lets the other client be served first, and uses the monitor briefly as long as somebody waits.
+//! - If no greeting came, another client holds the monitor. memtide does not connect again while the list shows that a client is served.
+//!
+//! If the list cannot be read, the monitor is used briefly.
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use memtide_host::ProcFs;
 use memtide_model::{Absence, Reading, Request, Told};
 use tokio::sync::watch;
 
+use super::listed::{self, OfMonitors};
 use super::monitor::{Monitor, MonitorError};
 use crate::agent::{AgentLink, pressed};
 use crate::backend::{Control, Later, Wish};
@@ -15,8 +29,41 @@ use crate::round::Patience;
 /// How long memtide leaves a monitor alone after it closed the connection for a waiting client.
 const YIELDS_FOR: Duration = Duration::from_secs(1);
 
-/// The paths at which clients wait for monitors; `None` if they cannot be found out.
-pub(super) type Knocks = Option<BTreeSet<PathBuf>>;
+/// The sockets at the paths of all monitors; `None` if they cannot be found out.
+pub(super) type Knocks = Option<OfMonitors>;
+
+/// What shows who else uses a monitor.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// The guest's process.
+    pub(super) pid: u32,
+    /// The paths of the monitor's listeners; empty if the list does not tell of them.
+    pub(super) bound: Vec<PathBuf>,
+    /// The monitor is memtide's alone, so nobody may knock.
+    pub(super) is_dedicated: bool,
+    pub(super) knocks: watch::Receiver<Knocks>,
+}
+
+impl Shared {
+    /// Whether the monitor is shared, a knock would be heard, and nobody knocks.
+    fn is_quiet(&self) -> bool {
+        let waits = |seen: &OfMonitors| self.bound.iter().any(|path| seen.waiting.contains(path));
+        let hears = !self.bound.is_empty() && !self.is_dedicated;
+        hears && self.knocks.borrow().as_ref().is_some_and(|seen| !waits(seen))
+    }
+
+    /// Why a connection would be in vain; `None` if it would not, or if nobody knows. `taken`: the last one was not greeted.
+    fn why_not(&self, taken: bool) -> Option<Absence> {
+        let knocks = self.knocks.borrow();
+        let seen = knocks.as_ref().filter(|_| !self.bound.is_empty())?;
+        let descriptors = ProcFs::new(Path::new("/proc")).descriptors(self.pid)?;
+        let sockets = listed::sockets_among(&descriptors);
+        if !seen.has_listener(&self.bound, &sockets) {
+            return Some(Absence::Disconnected);
+        }
+        (taken && seen.has_client(&self.bound, &sockets)).then_some(Absence::ControlTaken)
+    }
+}
 
 /// The port for a guest's agent.
 #[derive(Debug)]
@@ -30,9 +77,7 @@ pub(super) struct AgentPort {
 /// The way to one guest.
 pub(super) struct QemuControl {
     monitor: Monitor,
-    /// The names of the monitor's listeners; empty if the monitor must not be kept open.
-    bound: Vec<PathBuf>,
-    knocks: watch::Receiver<Knocks>,
+    shared: Shared,
     /// Whether the monitor is kept open.
     kept: bool,
     /// When the monitor was closed for a waiting client.
@@ -43,21 +88,15 @@ pub(super) struct QemuControl {
 }
 
 impl QemuControl {
-    pub(super) const fn new(
-        monitor: Monitor,
-        bound: Vec<PathBuf>,
-        knocks: watch::Receiver<Knocks>,
-        port: Option<AgentPort>,
-    ) -> Self {
-        Self { monitor, bound, knocks, kept: false, yielded_at: None, port, agent: None }
+    pub(super) const fn new(monitor: Monitor, shared: Shared, port: Option<AgentPort>) -> Self {
+        Self { monitor, shared, kept: false, yielded_at: None, port, agent: None }
     }
 
     /// Closes a monitor that is kept open if another client waits at it, or if memtide could not hear it. The other client is then served
     /// first.
     fn yield_to_others(&mut self) {
-        let is_heard = |waiting: &BTreeSet<PathBuf>| self.bound.iter().any(|path| waiting.contains(path));
-        let yields = self.kept && self.knocks.borrow_and_update().as_ref().is_none_or(is_heard);
-        if yields {
+        self.shared.knocks.mark_unchanged();
+        if self.kept && !self.shared.is_quiet() {
             self.monitor.close();
             self.kept = false;
             self.yielded_at = Some(Instant::now());
@@ -76,15 +115,23 @@ impl QemuControl {
     }
 
     async fn ask_monitor(&mut self, wish: Wish, deadline: Duration) -> Told {
-        if self.knocks.has_changed().unwrap_or(false) {
+        if self.shared.knocks.has_changed().unwrap_or(false) {
             self.yield_to_others();
         }
         if self.yielded_at.is_some_and(|at| at.elapsed() < YIELDS_FOR) {
             return self.monitor.view();
         }
-        let hears = !self.bound.is_empty() && self.knocks.borrow().is_some();
-        self.kept = wish.keep_open && hears;
+        if let Some(why) = self.in_vain() {
+            return self.monitor.leave_alone(why);
+        }
+        self.kept = wish.keep_open && self.shared.is_quiet();
         self.monitor.poll(Wish { keep_open: self.kept, ..wish }, deadline).await
+    }
+
+    /// Why a connection that is needed now would be in vain. Asked only as long as the monitor does not work.
+    fn in_vain(&self) -> Option<Absence> {
+        let why = self.monitor.why_not_connected()?;
+        self.shared.why_not(why == Absence::ControlTaken)
     }
 
     async fn apply(&mut self, request: Request, deadline: Duration) -> Result<(), Absence> {
@@ -109,7 +156,7 @@ impl QemuControl {
             tokio::select! {
                 _signal = self.monitor.next_event() => return,
                 () = pressed(self.agent.as_ref()) => return,
-                changed = self.knocks.changed() => match changed {
+                changed = self.shared.knocks.changed() => match changed {
                     Ok(()) => self.yield_to_others(),
                     // The backend is gone, and nobody needs events.
                     Err(_) => std::future::pending().await,
@@ -134,5 +181,44 @@ impl Control for QemuControl {
 
     fn be_patient(&mut self, patience: Patience) {
         self.monitor.be_patient(patience);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    #[test]
+    fn a_monitor_that_another_program_holds_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("qmp");
+        let (told, knocks) = watch::channel(None);
+        let pid = std::process::id();
+        let shared = Shared { pid, bound: vec![path.clone()], is_dedicated: false, knocks };
+        let look = || {
+            let mut seen = OfMonitors::default();
+            seen.add(&ProcFs::new(Path::new("/proc")), pid, &BTreeSet::from([path.as_path()])).unwrap();
+            told.send_replace(Some(seen));
+        };
+        assert_eq!((shared.why_not(true), shared.is_quiet()), (None, false));
+        look();
+        assert_eq!(shared.why_not(false), Some(Absence::Disconnected));
+        let listener = UnixListener::bind(&path).unwrap();
+        look();
+        assert_eq!((shared.why_not(true), shared.is_quiet()), (None, true));
+        let holder = UnixStream::connect(&path).unwrap();
+        let (served, _) = listener.accept().unwrap();
+        look();
+        // It may be memtide's own last connection, unless a later one was not greeted.
+        assert_eq!((shared.why_not(false), shared.why_not(true)), (None, Some(Absence::ControlTaken)));
+        let _waits = UnixStream::connect(&path).unwrap();
+        look();
+        assert!(!shared.is_quiet());
+        drop((holder, served));
+        look();
+        assert_eq!(shared.why_not(true), None);
     }
 }

@@ -1,20 +1,23 @@
 //! Finds the QEMU processes of this host without configuration.
 //!
-//! Three kinds of processes look like guests but are not: a QEMU without a machine (libvirt asks about its abilities), the
+//! [`recognise`](super::recognise) says which processes are QEMUs. Three kinds of them look like guests but are not: a QEMU without a machine (libvirt asks about its abilities), the
 //! process that `-daemonize` leaves behind, and the copy of a QEMU that is about to execute a helper.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use memtide_host::{DeviceFile, ProcFs, Stat};
-use memtide_model::{Bytes, GuestId, Withheld};
+use memtide_model::{Absence, Bytes, GuestId, Withheld};
 
 use super::arguments::{Arguments, LONGEST_FILE, Source};
 use super::command_line::CommandLine;
 use super::equipment::Equipment;
 use super::launcher::Launcher;
 use super::ram::MemoryBlock;
+use super::recognise::Strangers;
+use super::{listed, places, socket};
 pub use crate::processes::DiscoveryError;
 use crate::processes::{Processes, Scan};
 
@@ -37,9 +40,10 @@ pub struct QemuProcess {
     pub launcher: Launcher,
     /// The files with memory of devices other than RAM.
     pub device_files: Vec<DeviceFile>,
-    /// Its QMP sockets, in the order of the command line, as paths that work in this process.
+    /// The places of its QMP sockets, as paths that work in this process, in the order in which they are tried. A place may be a guess: only the
+    /// kernel knows who listens there.
     pub monitors: Vec<PathBuf>,
-    /// The same paths as given on the command line. The kernel lists their listeners under these names.
+    /// The paths at which QEMU bound them. The kernel lists their listeners under these names.
     pub bound: Vec<PathBuf>,
     /// The socket of the port for the guest's agent, as a path that works in this process.
     pub agent: Option<PathBuf>,
@@ -109,6 +113,7 @@ pub struct Changes {
 pub struct Discovery {
     processes: Processes,
     known: BTreeMap<u32, Known>,
+    strangers: Strangers,
 }
 
 #[derive(Debug)]
@@ -123,7 +128,7 @@ impl Discovery {
     /// Discovery in the tree `root`, usually `/proc`.
     #[must_use]
     pub fn new(root: &Path) -> Self {
-        Self { processes: Processes::new(root), known: BTreeMap::new() }
+        Self { processes: Processes::new(root), known: BTreeMap::new(), strangers: Strangers::default() }
     }
 
     /// The guests of the last scan, by process.
@@ -163,8 +168,10 @@ impl Discovery {
         let before: HashSet<GuestId> = self.processes().map(|process| process.id.clone()).collect();
         let processes = &self.processes;
         self.known.retain(|&pid, known| processes.has_still(&pids, pid, known.process.id.start(), scan));
+        self.strangers.retain(&pids);
         for pid in pids {
-            if !self.known.contains_key(&pid) && self.processes.is_due(pid) && self.looks_like_qemu(pid) {
+            let is_due = !self.known.contains_key(&pid) && self.processes.is_due(pid);
+            if is_due && self.strangers.is_qemu(self.processes.proc_fs(), pid) {
                 self.read(pid, &boot);
             }
         }
@@ -192,20 +199,30 @@ impl Discovery {
         Ok(self.known.get(&pid).map(|known| &known.process))
     }
 
-    /// NixOS wraps programs: the wrapped one is called `.NAME-wrapped`.
-    fn looks_like_qemu(&self, pid: u32) -> bool {
-        let named = |name: String| {
-            let name = name.trim_start_matches('.');
-            name.starts_with("qemu-system-") || name.starts_with("qemu-kvm") || name == "kvm"
+    /// The guest whose process listens at `path`, as the kernel tells. A command line with this path proves nothing, except in a captured tree,
+    /// whose processes listen nowhere. Connects, and closes the connection at once.
+    ///
+    /// # Errors
+    /// If nobody listens there, if the listener's queue is full, or if its process runs no guest.
+    pub fn owner_of(&mut self, path: &Path) -> Result<u32, Absence> {
+        let names_it = |process: &&QemuProcess| process.monitors.iter().any(|monitor| monitor == path);
+        let named = self.processes().find(names_it).map(|process| process.pid);
+        if let Some(pid) = named.filter(|_| !self.proc_fs().is_live()) {
+            return Ok(pid);
+        }
+        let (listener, user) = socket::listener_of(path).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => Absence::Forbidden,
+            io::ErrorKind::WouldBlock => Absence::ControlTaken,
+            _ => Absence::Disconnected,
+        })?;
+        let proc_fs = self.processes.proc_fs();
+        let has_it = |other: &u32| listed::was_passed(proc_fs, *other, path, user);
+        let pid = match self.known.contains_key(&listener) {
+            true => listener,
+            false => self.known.keys().copied().find(has_it).unwrap_or(listener),
         };
-        self.proc_fs().comm(pid).is_some_and(named) || self.proc_fs().exe_name(pid).is_some_and(named)
-    }
-
-    /// Debian's old name for QEMU, which any program may have.
-    fn is_called_kvm(&self, pid: u32) -> bool {
-        let is_qemu = |name: String| name.contains("qemu");
-        self.proc_fs().comm(pid).is_some_and(|name| name == "kvm")
-            && !self.proc_fs().exe_name(pid).is_some_and(is_qemu)
+        let adopted = self.adopt(pid).ok().flatten();
+        adopted.map(|process| process.pid).ok_or(Absence::Unsupported)
     }
 
     /// Reads a process, and keeps it if it runs a guest.
@@ -217,18 +234,18 @@ impl Discovery {
         let line = CommandLine::of(&arguments);
         let equipment = Equipment::of(&arguments);
         let hash = hash_of(&cmdline);
-        let is_no_guest = line.no_machine || line.of_xen || (line.says_nothing() && self.is_called_kvm(pid));
-        if is_no_guest || self.is_a_copy(pid, &stat, hash, line.daemonize) {
+        if line.no_machine || line.of_xen || self.is_a_copy(pid, &stat, hash, line.daemonize) {
             return;
         }
         let id = self.identity(pid, &stat, &line, boot);
+        let bound = places::bound(self.proc_fs(), pid, &line);
         let process = QemuProcess {
             id,
             pid,
             owner: if line.launcher.is_of_libvirt() { Owner::Libvirt } else { Owner::Nobody },
-            monitors: line.monitors.iter().map(|path| self.processes.reachable(pid, path)).collect(),
-            bound: line.monitors.clone(),
-            agent: line.agent.as_ref().map(|path| self.processes.reachable(pid, path)),
+            monitors: places::of_all(&self.processes, pid, &bound),
+            bound,
+            agent: line.agent.as_ref().and_then(|path| places::likely(&self.processes, pid, path)),
             launcher: line.launcher,
             device_files: self.device_files(pid, &line.device_memory),
             facts: self.facts(pid, line),

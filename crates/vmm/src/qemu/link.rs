@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::qmp::{Qmp, QmpError};
 use crate::back_off::BackOff;
+use memtide_model::Absence;
 
 /// The first wait after a failure.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
@@ -28,12 +29,14 @@ pub(super) struct Link {
     favourite: usize,
     back_off: BackOff,
     has_worked: bool,
+    /// Why the last attempt failed.
+    failure: Option<Absence>,
 }
 
 impl Link {
     pub(super) fn new(paths: Vec<PathBuf>, peer: Option<u32>) -> Self {
         let back_off = BackOff::new(FIRST_WAIT, LONGEST_WAIT);
-        Self { paths, peer, qmp: None, favourite: 0, back_off, has_worked: false }
+        Self { paths, peer, qmp: None, favourite: 0, back_off, has_worked: false, failure: None }
     }
 
     /// Whether the last connection is still usable.
@@ -96,6 +99,16 @@ impl Link {
         Err(first_error.unwrap_or(QmpError::NoControl))
     }
 
+    /// Why there is no connection that works: it was not tried yet, or it failed last time.
+    pub(super) fn why_not_connected(&self) -> Option<Absence> {
+        match &self.failure {
+            _ if self.is_open() => None,
+            None if self.has_worked => None,
+            None => Some(Absence::NotYet),
+            failure => failure.clone(),
+        }
+    }
+
     /// Whether any exchange has ever worked.
     pub(super) const fn has_worked(&self) -> bool {
         self.has_worked
@@ -104,6 +117,7 @@ impl Link {
     /// An exchange worked.
     pub(super) fn worked(&mut self) {
         self.has_worked = true;
+        self.failure = None;
         self.back_off.worked();
     }
 
@@ -117,6 +131,7 @@ impl Link {
             self.qmp = None;
         }
         self.back_off.failed(error.absence());
+        self.failure = Some(error.absence());
     }
 
     /// Closes the connection.
@@ -127,8 +142,6 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
-    use memtide_model::Absence;
-
     use super::*;
 
     #[tokio::test(flavor = "current_thread")]

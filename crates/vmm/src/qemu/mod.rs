@@ -3,8 +3,9 @@
 //! From the outside in:
 //!
 //! 1. [`Qemu`] is the backend: the guests, and which of them the configuration names. Its controls share monitors with other clients.
-//! 2. [`Discovery`] finds the processes. [`Arguments`] are the options that they were started with, also from files; [`CommandLine`],
-//!    [`Equipment`] and [`Launcher`] say what the options mean.
+//! 2. [`Discovery`] finds the processes (`recognise`). [`Arguments`] are the options that they were started with, also from files; [`CommandLine`],
+//!    [`Equipment`] and [`Launcher`] say what the options mean. `places` says where their monitors may be reached, and `listed` reads the kernel's
+//!    list of sockets.
 //! 3. [`Monitor`] is one guest: the questions of each poll, the meaning of the answers, and the age at which they are too old.
 //! 4. [`Qmp`] is one connection: lines, identifiers, deadlines, events.
 //!
@@ -25,17 +26,19 @@ mod control;
 mod discovery;
 mod equipment;
 mod hotplug;
-mod knock;
 mod launcher;
 mod lines;
 mod link;
+mod listed;
 mod machine;
 mod merge;
 mod monitor;
 mod options;
 mod picture;
+mod places;
 mod qmp;
 mod ram;
+mod recognise;
 mod reset;
 mod run_state;
 mod signal;
@@ -50,6 +53,7 @@ pub use command_line::CommandLine;
 pub use discovery::{Accel, Changes, Discovery, DiscoveryError, Owner, ProcessFacts, QemuProcess};
 pub use equipment::{BalloonArgument, Equipment, MemoryArgument};
 pub use launcher::{BalloonOwner, Launcher};
+pub use listed::is_held;
 pub use monitor::{Monitor, MonitorConfig, MonitorError, Use};
 pub use qmp::{Command, Qmp, QmpError, QmpEvent, Refusal};
 pub use ram::{Backing, MemoryBlock, MemoryRole};

@@ -149,6 +149,17 @@ impl Monitor {
         self.picture.polled(Now::read())
     }
 
+    /// Why there is no connection that works: it was not tried yet, or it failed last time. `None` if it works or has worked.
+    pub(super) fn why_not_connected(&self) -> Option<Absence> {
+        self.link.why_not_connected()
+    }
+
+    /// The present view of a guest whose monitor is left alone.
+    pub(super) fn leave_alone(&mut self, why: Absence) -> Told {
+        self.picture.note_unreachable(why);
+        self.view()
+    }
+
     /// Closes the connection.
     pub fn close(&mut self) {
         self.link.close();

@@ -20,6 +20,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use memtide_host::ProcFs;
 use memtide_model::{Absence, stays_in_line};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::{RawValue, to_raw_value};
@@ -27,7 +28,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 
 use super::lines::{Charge, LineError, Lines};
-use super::socket;
+use super::{listed, socket};
 use crate::round::Patience;
 
 /// The most events that wait to be read. A newer event replaces the oldest.
@@ -223,7 +224,7 @@ enum Heard {
 
 impl Qmp {
     /// Connects to the monitor at `path`, waits for its greeting and negotiates, all before `deadline`. If `peer` is given,
-    /// this process must be the listener.
+    /// this process must be the listener, or hold a listener that a process of its user has passed to it.
     ///
     /// # Errors
     /// [`QmpError::Taken`] if no greeting comes; the other variants as documented there.
@@ -240,7 +241,9 @@ impl Qmp {
             connecting.await?.map_err(|source| QmpError::Connect { path: path.to_owned(), source })?;
         if let (Some(expected), Ok(actual)) = (peer, stream.peer_cred()) {
             let pid = actual.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|&pid| pid != 0);
-            if let Some(pid) = pid.filter(|&pid| pid != expected) {
+            let was_passed =
+                || listed::was_passed(&ProcFs::new(Path::new("/proc")), expected, path, actual.uid());
+            if let Some(pid) = pid.filter(|&pid| pid != expected && !was_passed()) {
                 return Err(QmpError::WrongPeer { path: path.to_owned(), pid });
             }
         }

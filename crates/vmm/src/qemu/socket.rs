@@ -25,17 +25,18 @@ pub(crate) async fn connect(path: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(&reach.path).await
 }
 
-/// The process that listens at `path`, according to the kernel. Never waits, and closes the connection at once.
+/// The process that listens at `path` and its user, according to the kernel. Never waits, and closes the connection at once.
 ///
 /// # Errors
 /// See [`connect`].
-pub(super) fn listener_of(path: &Path) -> io::Result<Option<u32>> {
+pub(super) fn listener_of(path: &Path) -> io::Result<(u32, u32)> {
     let reach = Reach::of(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(&reach.path)?)?;
     let peer = rustix::net::sockopt::socket_peercred(&socket)?;
-    Ok(u32::try_from(peer.pid.as_raw_nonzero().get()).ok())
+    let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).map_err(io::Error::other)?;
+    Ok((pid, peer.uid.as_raw()))
 }
 
 /// A path that fits, valid until this value is dropped.
@@ -80,7 +81,7 @@ mod tests {
         std::os::unix::fs::symlink(&deep, &short).unwrap();
         let _listener = std::os::unix::net::UnixListener::bind(short.join("qmp")).unwrap();
         connect(&deep.join("qmp")).await.unwrap();
-        assert_eq!(listener_of(&deep.join("qmp")).unwrap(), Some(std::process::id()));
+        assert_eq!(listener_of(&deep.join("qmp")).unwrap().0, std::process::id());
         assert_eq!(connect(&deep.join("absent")).await.unwrap_err().kind(), io::ErrorKind::NotFound);
         let too_long = connect(&deep.join("n".repeat(120))).await.unwrap_err();
         assert_eq!(too_long.kind(), io::ErrorKind::InvalidInput);

@@ -61,6 +61,27 @@ impl Tree {
         fs::write(self.file(*pid, "stat"), stat).expect("a file");
     }
 
+    /// Gives the process descriptors, in order, as the kernel names them.
+    pub fn open(&self, pid: u32, descriptors: &[&str]) {
+        fs::create_dir_all(self.file(pid, "fd")).expect("a directory");
+        for (number, target) in descriptors.iter().enumerate() {
+            symlink(target, self.file(pid, &format!("fd/{number}"))).expect("a link");
+        }
+    }
+
+    /// Replaces a link of the process.
+    pub fn link(&self, pid: u32, name: &str, target: &str) {
+        let _absent = fs::remove_file(self.file(pid, name));
+        symlink(target, self.file(pid, name)).expect("a link");
+    }
+
+    /// Lists a socket that listens at `path`.
+    pub fn list_listener(&self, pid: u32, inode: u64, path: &str) {
+        let line = format!("000000006b943e35: 00000002 00000000 00010000 0001 01 {inode:5} {path}\n");
+        fs::create_dir_all(self.file(pid, "net")).expect("a directory");
+        fs::write(self.file(pid, "net/unix"), line).expect("a file");
+    }
+
     /// Adds a QEMU with a name and a monitor.
     pub fn add_qemu(&self, pid: u32, name: &str, qmp: &Path) {
         let monitor = format!("unix:{},server=on,wait=off", qmp.display());
