@@ -60,6 +60,9 @@ fn host(registry: &mut Registry, status: &Status) {
     let managing: Gauge = Gauge::default();
     managing.set(i64::from(status.mode == Mode::Manage));
     registry.register("managing", "Whether memtide may act: 0 observes, 1 manages", managing);
+    let warnings: Gauge = Gauge::default();
+    warnings.set(i64::try_from(status.warnings.len()).unwrap_or(i64::MAX));
+    registry.register("warnings", "Number of warnings in the status", warnings);
     let state: Gauge = Gauge::default();
     state.set(match host.state {
         HostState::High => 0,

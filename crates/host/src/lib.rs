@@ -14,7 +14,7 @@
 //! |---|---|
 //! | the whole host | [`Meminfo`], [`Vmstat`], [`pressure`], [`Trigger`] |
 //! | a guest's process | [`ProcessReader`] ([`Footprint`]), [`SharedRam`], [`KsmReader`]; slowly: [`Mappings`] |
-//! | a memory cgroup | [`Cgroup`], [`CgroupReader`] |
+//! | a memory cgroup | [`Cgroup`], [`CgroupReader`]; now and then: [`Limited`], [`Kills`] |
 //! | torn huge pages, split | [`split()`] |
 //! | all of it as the ledger's host | [`HostSensor`] |
 #![forbid(unsafe_code)]
@@ -46,7 +46,9 @@ mod vmstat;
 
 pub use capacity::{GuestCost, HostSensor};
 pub use cgroup::reclaim::{ReclaimError, can_reclaim, reclaim};
-pub use cgroup::{Cgroup, CgroupEvents, CgroupReader, CgroupSeen, CgroupVersion};
+pub use cgroup::{
+    Cgroup, CgroupEvents, CgroupReader, CgroupSeen, CgroupVersion, Kill, KilledBy, Kills, Limited,
+};
 pub use error::{HostError, ParseError};
 pub use footprint::{Footprint, ProcessReader};
 pub use ksm::{KsmGuest, KsmPages, KsmReader, KsmSensor};

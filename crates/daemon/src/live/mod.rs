@@ -3,6 +3,7 @@
 //! Each observation asks all guests at once and waits at most `ASK_WITHIN`. Then it reads the guests' cost (`costs`) and the host's
 //! memory. A guest that does not answer gives an old or absent reading; it never delays the others. `pressure` wakes the engine.
 
+mod cgroups;
 mod costs;
 mod pressure;
 
@@ -11,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use memtide_api::history::History;
 use memtide_config::Settings;
-use memtide_engine::{Applied, ApplyError, Ask, Asking, Wake, World, host_clock};
+use memtide_engine::{Applied, ApplyError, Ask, Asking, Killed, Wake, World, host_clock};
 use memtide_host::{
     Cgroup, GuestCost, HostError, HostSensor, KsmGuest, KsmPages, KsmSensor, Meminfo, Root, Trigger,
 };
@@ -23,6 +24,7 @@ use memtide_vmm::{Backend, Fleet, Seen, Wish};
 use tokio::runtime::Handle;
 use tracing::{info, warn};
 
+use self::cgroups::Cgroups;
 use self::costs::Costs;
 use self::pressure::trigger as pressure_trigger;
 use crate::guest_locks::GuestLocks;
@@ -109,6 +111,8 @@ pub struct LiveWorld {
     seen_at: (Moment, WallClock),
     host: HostReading,
     warned: Vec<String>,
+    cgroups: Cgroups,
+    killed: Vec<Killed>,
 }
 
 impl LiveWorld {
@@ -143,6 +147,7 @@ impl LiveWorld {
             ksm: Reading::unsupported(),
             missed: Some(Missed { why: Absence::NotYet, age: None }),
         };
+        let cgroups = Cgroups::new(&root, memory);
         let world = Self {
             sensor: HostSensor::open(&root, settings.config.budget)?,
             memory,
@@ -162,6 +167,8 @@ impl LiveWorld {
             seen_at: (Moment::default(), WallClock(0)),
             host: HostReading::new(unseen),
             warned: Vec::new(),
+            cgroups,
+            killed: Vec::new(),
         };
         world.say_budget();
         Ok(world)
@@ -339,6 +346,7 @@ impl World for LiveWorld {
             })
             .collect();
         let tmpfs = self.costs.tmpfs(&guests, now);
+        self.killed.extend(self.cgroups.look(&guests, self.sensor.small_host(), now));
         let all = Bytes::sum(guests.iter().filter_map(|guest| guest.cost.footprint.latest().copied()));
         // The small host is an ancestor of every guest's cgroup: all guests lie in it.
         let read = self.sensor.observe(GuestCost { all, in_small_host: all });
@@ -372,6 +380,14 @@ impl World for LiveWorld {
         self.fleet.ask(ASK_WITHIN, LOOK_WITHIN, |id| is_due(id).then_some(wish));
         let seen = due.iter().filter(|id| is_due(id)).filter_map(|id| self.fleet.seen(id));
         seen.map(|guest| (guest.found.id.clone(), guest.told)).collect()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.cgroups.warnings()
+    }
+
+    fn killed(&mut self) -> Vec<Killed> {
+        std::mem::take(&mut self.killed)
     }
 
     fn puts_ksm_back(&mut self) -> bool {
