@@ -111,7 +111,11 @@ fn ksm(registry: &mut Registry, ksm: &KsmReport) {
 /// The tmpfs with a limit that hold guests' memory.
 fn tmpfs(registry: &mut Registry, all: &[TmpfsReport]) {
     let families: [(&str, &str, Size); 4] = [
-        ("tmpfs_size", "Size of a tmpfs that holds guests' memory", |one| one.space.size),
+        (
+            "tmpfs_size",
+            "Size of a tmpfs that holds guests' memory, or of a NUMA node that guests are bound to",
+            |one| one.space.size,
+        ),
         ("tmpfs_free", "What is free of it", |one| one.space.free),
         ("tmpfs_room", "Memory that may be granted to its guests", |one| one.room),
         ("tmpfs_breach", "Amount by which the commitment is not kept in it", |one| one.breach),

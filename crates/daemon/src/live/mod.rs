@@ -5,6 +5,7 @@
 
 mod cgroups;
 mod costs;
+mod nodes;
 mod pressure;
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -26,6 +27,7 @@ use tracing::{info, warn};
 
 use self::cgroups::Cgroups;
 use self::costs::Costs;
+use self::nodes::Nodes;
 use self::pressure::trigger as pressure_trigger;
 use crate::guest_locks::GuestLocks;
 use crate::helpers::ksm::{self, Merger};
@@ -112,6 +114,7 @@ pub struct LiveWorld {
     host: HostReading,
     warned: Vec<String>,
     cgroups: Cgroups,
+    nodes: Nodes,
     killed: Vec<Killed>,
 }
 
@@ -147,7 +150,7 @@ impl LiveWorld {
             ksm: Reading::unsupported(),
             missed: Some(Missed { why: Absence::NotYet, age: None }),
         };
-        let cgroups = Cgroups::new(&root, memory);
+        let (cgroups, nodes) = (Cgroups::new(&root, memory), Nodes::open(&root));
         let world = Self {
             sensor: HostSensor::open(&root, settings.config.budget)?,
             memory,
@@ -168,6 +171,7 @@ impl LiveWorld {
             host: HostReading::new(unseen),
             warned: Vec::new(),
             cgroups,
+            nodes,
             killed: Vec::new(),
         };
         world.say_budget();
@@ -338,14 +342,16 @@ impl World for LiveWorld {
         }
         let ksm = self.costs.ksm();
         let is_torn = self.host.last.torn.latest().is_some_and(|torn| *torn >= costs::TORN);
-        let guests: Vec<GuestSeen> = seen
+        let mut guests: Vec<GuestSeen> = seen
             .into_iter()
             .map(|guest| {
                 let weighs = (asking.weigh(&guest.found.id), is_torn);
                 self.weigh(guest, ksm, weighs, now)
             })
             .collect();
-        let tmpfs = self.costs.tmpfs(&guests, now);
+        let mut tmpfs = self.costs.tmpfs(&guests, now);
+        let told = |id: &GuestId| self.fleet.seen(id)?.found.process.node;
+        self.nodes.look(&mut guests, &mut tmpfs, told, now);
         self.killed.extend(self.cgroups.look(&guests, self.sensor.small_host(), now));
         let all = Bytes::sum(guests.iter().filter_map(|guest| guest.cost.footprint.latest().copied()));
         // The small host is an ancestor of every guest's cgroup: all guests lie in it.

@@ -203,6 +203,7 @@ fn found(id: &GuestId, Guest { process, held, .. }: &Guest) -> Found {
             ram: ram_blocks(process, full),
             is_of_unknown_size: process.facts.is_of_unknown_size(),
             private_file: private_file(process),
+            node: process.node,
             shared: shared_files(process),
             least_growth: LEAST_GROWTH,
             code_buffer: match process.facts.accel {

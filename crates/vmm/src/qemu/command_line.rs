@@ -96,6 +96,14 @@ impl Properties {
         Some(Self::Options(Options::parse(text, implied)))
     }
 
+    /// The value of a key that is a list, if it has one item.
+    pub(super) fn only(&self, key: &str) -> Option<String> {
+        match self {
+            Self::Options(options) if options.count(key) != 1 => None,
+            _ => self.get(key),
+        }
+    }
+
     pub(super) fn get(&self, key: &str) -> Option<String> {
         match self {
             Self::Options(options) => options.get(key).map(str::to_owned),

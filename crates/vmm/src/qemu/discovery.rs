@@ -28,6 +28,8 @@ pub struct QemuProcess {
     pub facts: ProcessFacts,
     /// Why memory that the guest gives is not the host's, as far as the command line tells.
     pub withheld: Option<Withheld>,
+    /// The NUMA node of the host that all of its memory is bound to.
+    pub node: Option<u32>,
     /// Its QMP sockets, in the order of the command line, as paths that work in this process.
     pub monitors: Vec<PathBuf>,
     /// The same paths as given on the command line. The kernel lists their listeners under these names.
@@ -205,6 +207,9 @@ impl Discovery {
             return;
         }
         let id = self.identity(pid, &stat, &line, boot);
+        let equipment = Equipment::parse(&cmdline);
+        let of_backends = Bytes::sum(line.ram.iter().filter_map(|backend| backend.size));
+        let node = equipment.node().filter(|_| line.memory.is_some_and(|memory| of_backends >= memory));
         let process = QemuProcess {
             id,
             pid,
@@ -213,7 +218,8 @@ impl Discovery {
             bound: line.monitors.clone(),
             agent: line.agent.as_ref().map(|path| self.processes.reachable(pid, path)),
             facts: self.facts(pid, line),
-            withheld: Equipment::parse(&cmdline).withheld(),
+            withheld: equipment.withheld(),
+            node,
         };
         self.processes.is_a_guest(pid);
         self.known.insert(pid, Known { process, parent: stat.parent, cmdline: hash });

@@ -57,6 +57,8 @@ pub struct MemoryArgument {
     pub prealloc: bool,
     /// Whether it is mapped shared.
     pub shared: bool,
+    /// The only NUMA node of the host that it may lie in: `policy=bind` with one node in `host-nodes`.
+    pub node: Option<u32>,
 }
 
 impl Equipment {
@@ -151,6 +153,7 @@ impl Equipment {
                     hugetlb: on("hugetlb") == Some(true),
                     prealloc: on("prealloc") == Some(true),
                     shared: on("share").unwrap_or(kind == "memory-backend-memfd"),
+                    node: bound_node(&properties),
                 });
             }
             _ => {}
@@ -173,6 +176,13 @@ impl Equipment {
         self.memory.iter().any(|memory| memory.hugetlb).then_some(Withheld::HugePages)
     }
 
+    /// The only NUMA node of the host that its memory backends may lie in. (`preferred` and `interleave` take memory of other nodes, too.)
+    #[must_use]
+    pub fn node(&self) -> Option<u32> {
+        let node = self.memory.first()?.node?;
+        self.memory.iter().all(|memory| memory.node == Some(node)).then_some(node)
+    }
+
     /// Whether the guest costs its full size from the start.
     #[must_use]
     pub fn is_filled_at_start(&self) -> bool {
@@ -184,6 +194,14 @@ impl Equipment {
 fn memory_of_device(value: &str) -> Option<String> {
     let properties = Properties::parse(value, "driver")?;
     properties.get("memdev").filter(|_| !properties.get("driver").is_some_and(|driver| is_for_ram(&driver)))
+}
+
+/// The only node that a memory backend is bound to.
+fn bound_node(properties: &Properties) -> Option<u32> {
+    let nodes =
+        properties.only("host-nodes").filter(|_| properties.get("policy").as_deref() == Some("bind"))?;
+    // In JSON, it is a list.
+    nodes.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }
 
 /// QEMU knows that some mediated devices (`vfio-ccw`, `vfio-ap`) pin only the pages in use. These do not inhibit the balloon.
@@ -287,6 +305,25 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_is_bound_to_one_node_of_the_host_says_so() {
+        let bound = "memory-backend-ram,id=a,size=1G,host-nodes=1,policy=bind";
+        let json = r#"{"qom-type":"memory-backend-ram","id":"b","size":1073741824,"host-nodes":[1],"policy":"bind"}"#;
+        for (args, node) in [
+            (&["-object", bound][..], Some(1)),
+            (&["-object", bound, "-object", json], Some(1)),
+            (&["-object", &json.replace("[1]", "[0,1]")], None),
+            (&["-object", &bound.replace("=1,", "=0-1,")], None),
+            (&["-object", &bound.replace("=1,", "=0,host-nodes=1,")], None),
+            (&["-object", &bound.replace("bind", "preferred")], None),
+            (&["-object", bound, "-object", &json.replace("[1]", "[0]")], None),
+            (&["-object", bound, "-object", "memory-backend-ram,id=b,size=1G"], None),
+            (&["-m", "512"], None),
+        ] {
+            assert_eq!(parse(args).node(), node, "{args:?}");
+        }
+    }
+
+    #[test]
     fn memory_backends_say_how_they_are_held() {
         let seen = parse(&[
             "-object",
@@ -303,6 +340,7 @@ mod tests {
             hugetlb,
             prealloc,
             shared,
+            node: None,
         };
         assert_eq!(
             seen.memory,

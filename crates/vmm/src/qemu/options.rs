@@ -25,6 +25,11 @@ impl Options {
         self.pairs.iter().rev().find(|(k, _)| k == key).and_then(|(_, value)| value.as_deref())
     }
 
+    /// How often `key` is given. QEMU takes some keys several times, as a list.
+    pub(super) fn count(&self, key: &str) -> usize {
+        self.pairs.iter().filter(|(k, _)| k == key).count()
+    }
+
     /// Whether `key` is on: `key=on`, or `key` alone (the old form). `nokey` is off.
     pub(super) fn is_on(&self, key: &str) -> bool {
         self.pairs.iter().rev().find_map(|(k, value)| match value.as_deref() {

@@ -77,6 +77,7 @@ fn found(instance: &Instance) -> Found {
             ram: file.iter().cloned().map(RamBlock::File).collect(),
             is_of_unknown_size: false,
             private_file: None,
+            node: None,
             shared: file.into_iter().collect(),
             least_growth: LEAST_GROWTH,
             code_buffer: Bytes::ZERO,
