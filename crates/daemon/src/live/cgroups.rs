@@ -198,7 +198,7 @@ mod tests {
             fs::write(path, content).unwrap();
         }
 
-        /// A cgroup with a limit in MiB, in which so many processes were killed by it.
+        /// A cgroup with a limit in MiB, in which `kills` processes were killed by it.
         fn cgroup(&self, path: &str, limit: u64, kills: u64) {
             let dir = format!("sys/fs/cgroup{path}");
             self.file(&format!("{dir}/memory.current"), "1\n");

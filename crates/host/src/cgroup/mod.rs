@@ -28,7 +28,7 @@ pub use self::kills::{Kill, KilledBy, Kills};
 pub use self::limits::Limited;
 use crate::{HostError, Root, Scratch};
 
-/// The most levels of cgroups that are read for one process. Whoever may make cgroups can nest them as deep as a path is long.
+/// The most levels of cgroups that are read for one process. Anyone who may make cgroups can nest them as deep as a path is long.
 const MOST_LEVELS: usize = 64;
 
 /// A version of the memory controller.
