@@ -107,9 +107,10 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
     out.text
 }
 
-/// The tmpfs of the guest's memory file, in words.
+/// The tmpfs of the guest's memory file, or its NUMA node, in words.
 fn lies_in(tmpfs: &TmpfsReport) -> String {
-    let space = format!("the tmpfs {}, {}", tmpfs.at, tmpfs.space);
+    let kind = if tmpfs.id.node().is_some() { "" } else { "the tmpfs " };
+    let space = format!("{kind}{}, {}", tmpfs.at, tmpfs.space);
     match (tmpfs.binds, tmpfs.breach) {
         (false, _) => space,
         (true, Bytes::ZERO) => format!("{space}, less than of the host: {} can be granted there", tmpfs.room),

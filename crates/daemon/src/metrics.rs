@@ -60,6 +60,9 @@ fn host(registry: &mut Registry, status: &Status) {
     let managing: Gauge = Gauge::default();
     managing.set(i64::from(status.mode == Mode::Manage));
     registry.register("managing", "Whether memtide may act: 0 observes, 1 manages", managing);
+    let warnings: Gauge = Gauge::default();
+    warnings.set(i64::try_from(status.warnings.len()).unwrap_or(i64::MAX));
+    registry.register("warnings", "Number of warnings in the status", warnings);
     let state: Gauge = Gauge::default();
     state.set(match host.state {
         HostState::High => 0,
@@ -108,7 +111,11 @@ fn ksm(registry: &mut Registry, ksm: &KsmReport) {
 /// The tmpfs with a limit that hold guests' memory.
 fn tmpfs(registry: &mut Registry, all: &[TmpfsReport]) {
     let families: [(&str, &str, Size); 4] = [
-        ("tmpfs_size", "Size of a tmpfs that holds guests' memory", |one| one.space.size),
+        (
+            "tmpfs_size",
+            "Size of a tmpfs that holds guests' memory, or of a NUMA node that guests are bound to",
+            |one| one.space.size,
+        ),
         ("tmpfs_free", "What is free of it", |one| one.space.free),
         ("tmpfs_room", "Memory that may be granted to its guests", |one| one.room),
         ("tmpfs_breach", "Amount by which the commitment is not kept in it", |one| one.breach),

@@ -275,8 +275,7 @@ fn memory_on_huge_pages_and_in_a_cgroup_is_noticed() {
         facts.guests[1].memory_files,
         [("/dev/hugepages/libvirt".into(), Some("hugetlbfs".to_owned()))]
     );
-    let limits: Vec<_> = facts.cgroups.limited.iter().map(|limited| limited.limit).collect();
-    assert_eq!(limits, [mib(256), mib(128)]);
+    assert_eq!([&facts.cgroups.kill, &facts.cgroups.throttle].map(|all| all[0].limit), [mib(256), mib(128)]);
     assert_eq!(rules(&facts), ["pinned.locked", "pinned.huge-pages", "cgroup.limit", "cgroup.high"]);
     // memtide guards the same limit on a cgroup that all guests share.
     tree.file("proc/42/cgroup", "0::/vm.slice/web.scope\n");

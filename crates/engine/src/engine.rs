@@ -26,7 +26,7 @@ use crate::policy::{Policy, own_policy};
 use crate::recorder::Recorder;
 use crate::resume::{lasting_ksm, without_settings};
 use crate::step::{Decider, Step};
-use crate::{Board, Counters, LastTick, Published, Wake, World};
+use crate::{Board, Counters, Killed, LastTick, Published, Wake, World};
 
 /// The longest time between two looks at the statistics of many guests during an interval.
 const LOOKS_EVERY: Span = Span::from_millis(350);
@@ -160,7 +160,11 @@ impl<W: World> Engine<W> {
     pub fn tick(&mut self) {
         let began = self.world.now();
         let step = self.step();
-        self.log.step(&step);
+        let killed = self.world.killed();
+        for Killed { guest, how } in &killed {
+            self.note(&format!("{} is gone: {how}", guest.name()));
+        }
+        self.log.step(&step, &killed);
         let Step { seen, plan, report, refusals, answers } = step;
         let took = self.world.now().since(began);
         let state = self.decider.state.clone();
@@ -347,6 +351,7 @@ impl<W: World> Engine<W> {
                 .iter()
                 .map(|missed| format!("no target is changed: the host's memory cannot be read: {missed}")),
         );
+        warnings.extend(self.world.warnings());
         let refused = last.refusals.iter().take(MOST_REFUSALS);
         warnings.extend(
             refused.map(|refusal| format!("a change was refused, its guest stays as it is: {}", refusal.why)),

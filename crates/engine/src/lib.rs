@@ -53,4 +53,4 @@ pub use resume::{Before, resume};
 pub use settle::{settle, state_crc, witness_crc};
 pub use step::Step;
 pub use text::with_causes;
-pub use world::{Applied, ApplyError, Wake, World, host_clock};
+pub use world::{Applied, ApplyError, Killed, Wake, World, host_clock};

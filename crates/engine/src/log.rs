@@ -12,7 +12,7 @@ use memtide_model::{
 };
 use tracing::{debug, info, warn};
 
-use crate::Step;
+use crate::{Killed, Step};
 
 /// A guest without a balloon is logged after this time. A boot takes less.
 const BOOTS_WITHIN: Span = Span::from_secs(20);
@@ -75,11 +75,11 @@ struct Complaints {
 }
 
 impl Log {
-    /// Logs everything new in this tick.
-    pub(crate) fn step(&mut self, step: &Step) {
+    /// Logs everything new in this tick, with the guests that were `killed` since the last one.
+    pub(crate) fn step(&mut self, step: &Step, killed: &[Killed]) {
         let (now, report, names) = (step.seen.taken_at, &step.report, step.report.names());
         self.host(&report.host, now);
-        self.guests(&report.guests, &names, now);
+        self.guests(&report.guests, (&names, killed), now);
         self.refusals(step, now);
         self.reading(step);
         self.ksm(report.host.ksm.as_ref());
@@ -173,7 +173,7 @@ impl Log {
         }
     }
 
-    fn guests(&mut self, reports: &[GuestReport], names: &Names<'_>, now: Moment) {
+    fn guests(&mut self, reports: &[GuestReport], (names, killed): (&Names<'_>, &[Killed]), now: Moment) {
         let mut before = std::mem::take(&mut self.guests);
         for report in reports {
             let name = || names.name(&report.id);
@@ -205,7 +205,10 @@ impl Log {
             self.guests.insert(report.id.clone(), complaints);
         }
         for id in before.keys() {
-            info!(guest = names.name(id), "is gone");
+            match killed.iter().find(|killed| killed.guest == *id) {
+                Some(Killed { how, .. }) => warn!(guest = names.name(id), "is gone: {how}"),
+                None => info!(guest = names.name(id), "is gone"),
+            }
         }
     }
 }

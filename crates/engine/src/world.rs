@@ -33,6 +33,16 @@ pub trait World {
         false
     }
 
+    /// Facts that an operator should know now, one line each: the status shows them.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The guests that were last observed before they were killed, as far as that is known; each once.
+    fn killed(&mut self) -> Vec<Killed> {
+        Vec::new()
+    }
+
     /// The clock of `taken_at`. A simulated world returns its own time.
     fn now(&self) -> Moment {
         host_clock()
@@ -61,6 +71,15 @@ pub enum Applied {
     Accepted,
     /// The mechanism did its work at once, and this much memory came back to the host.
     Yielded(Bytes),
+}
+
+/// A guest that has ended, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Killed {
+    /// The guest.
+    pub guest: GuestId,
+    /// What is known of its end, for people.
+    pub how: String,
 }
 
 /// A request that was not made, or whose result is unknown.

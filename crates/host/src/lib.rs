@@ -14,7 +14,8 @@
 //! |---|---|
 //! | the whole host | [`Meminfo`], [`Vmstat`], [`pressure`], [`Trigger`] |
 //! | a guest's process | [`ProcessReader`] ([`Footprint`]), [`SharedRam`], [`KsmReader`]; slowly: [`Mappings`] |
-//! | a memory cgroup | [`Cgroup`], [`CgroupReader`] |
+//! | a memory cgroup | [`Cgroup`], [`CgroupReader`]; now and then: [`Limited`], [`Kills`] |
+//! | a NUMA node | [`space_of_node`], [`bound_to`] |
 //! | torn huge pages, split | [`split()`] |
 //! | all of it as the ledger's host | [`HostSensor`] |
 #![forbid(unsafe_code)]
@@ -29,6 +30,7 @@ mod locked;
 mod mappings;
 mod meminfo;
 mod mounts;
+mod node;
 pub mod pressure;
 mod proc_fs;
 mod process;
@@ -47,7 +49,9 @@ mod within;
 
 pub use capacity::{GuestCost, HostSensor};
 pub use cgroup::reclaim::{ReclaimError, can_reclaim, reclaim};
-pub use cgroup::{Cgroup, CgroupEvents, CgroupReader, CgroupSeen, CgroupVersion};
+pub use cgroup::{
+    Cgroup, CgroupEvents, CgroupReader, CgroupSeen, CgroupVersion, Kill, KilledBy, Kills, Limited,
+};
 pub use error::{HostError, ParseError};
 pub use footprint::{Footprint, ProcessReader};
 pub use ksm::{KsmGuest, KsmPages, KsmReader, KsmSensor};
@@ -56,6 +60,7 @@ pub use mappings::{CodeBuffer, DeviceFile, Mappings, RamBlock};
 pub use meminfo::Meminfo;
 pub use memtide_advise::PAGEMAP_SCAN;
 pub use mounts::{mounted, name_of_tmpfs};
+pub use node::{bound_to, nodes, space_of_node};
 pub use proc_fs::ProcFs;
 pub use process::{Stat, Statm, start_time, statm};
 pub use regular::{open_regular, read_regular};

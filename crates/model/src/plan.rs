@@ -183,12 +183,15 @@ pub enum Reason {
         /// The memory that other guests, or the host, lack.
         wanted: Bytes,
     },
-    /// The tmpfs that holds the guest's memory has too little left for the guests in it.
+    /// The tmpfs that holds the guest's memory, or its NUMA node, has too little left for the guests in it.
     TmpfsShort {
         /// What is free of the tmpfs.
         free: Bytes,
         /// The memory that the guests in it lack.
         wanted: Bytes,
+        /// The NUMA node, if it is one that the guest is bound to.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        node: Option<u32>,
     },
     /// The guest's class limits its page cache.
     CacheLimit,
@@ -258,7 +261,10 @@ impl fmt::Display for Reason {
             Self::FreePieces { pieces, wanted } => {
                 write!(f, "{pieces} of its free memory is in small pieces; {wanted} needed elsewhere")
             }
-            Self::TmpfsShort { free, wanted } => {
+            Self::TmpfsShort { free, wanted, node: Some(node) } => {
+                write!(f, "NUMA node {node} has {free} free; the guests bound to it need {wanted}")
+            }
+            Self::TmpfsShort { free, wanted, node: None } => {
                 write!(f, "the tmpfs of its memory file has {free} free; its guests need {wanted}")
             }
             Self::Ksm(reason) => reason.fmt(f),

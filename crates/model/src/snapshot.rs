@@ -21,7 +21,7 @@ pub struct Snapshot {
     pub host: HostSeen,
     /// The guests, ordered by identity, each once.
     pub guests: Vec<GuestSeen>,
-    /// The tmpfs of limited size that hold guests' memory, in order of their numbers, each once.
+    /// The tmpfs of limited size that hold guests' memory, and the NUMA nodes that guests are bound to, in order of their numbers, each once.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub tmpfs: Vec<Tmpfs>,
     /// The operator's orders since the last snapshot, the newest last.
@@ -153,7 +153,7 @@ pub struct GuestSeen {
     pub capabilities: Capabilities,
     /// What the guest costs the host.
     pub cost: Cost,
-    /// The tmpfs that holds its memory, if that is a file there.
+    /// The tmpfs that holds its memory, if that is a file there; or the NUMA node that it is bound to.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tmpfs: Option<TmpfsId>,
     /// Why taking memory from it brings the host nothing, or hurts others; `None` if nothing of the kind is known.

@@ -6,10 +6,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Bytes, Reading, Span};
 
-/// Which tmpfs: the kernel's number of its device (`st_dev`), until the host boots again.
+/// Which tmpfs: the kernel's number of its device (`st_dev`), until the host boots again. Or which NUMA node: see [`TmpfsId::of_node`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TmpfsId(pub u64);
+
+impl TmpfsId {
+    /// The numbers of nodes begin here: the kernel's numbers of devices have 32 bits.
+    const NODES: u64 = 1 << 40;
+
+    /// A NUMA node counts like a tmpfs for the guests that are bound to it: they can have no other memory.
+    #[must_use]
+    pub const fn of_node(node: u32) -> Self {
+        Self(Self::NODES + node as u64)
+    }
+
+    /// The node, if it is one.
+    #[must_use]
+    pub fn node(self) -> Option<u32> {
+        self.0.checked_sub(Self::NODES).and_then(|node| u32::try_from(node).ok())
+    }
+}
 
 /// A tmpfs with a limit of its own that holds the memory files of guests.
 ///
@@ -18,7 +35,7 @@ pub struct TmpfsId(pub u64);
 pub struct Tmpfs {
     /// Which one.
     pub id: TmpfsId,
-    /// Its mount point for people; below `/proc/PID/root` if it is mounted elsewhere than where the daemon runs.
+    /// Its mount point for people; below `/proc/PID/root` if it is mounted elsewhere than where the daemon runs. For a node, as in `NUMA node 1`.
     pub at: String,
     /// Its size, and what is free of it.
     pub space: Reading<Space>,

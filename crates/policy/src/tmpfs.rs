@@ -8,6 +8,8 @@
 //! low where the host's would be. Each stage is done for it as for a host: a guest's fair share is the smaller one of the two, memory is
 //! wanted from its guests alone, and a grant must fit into both. What its guests give for it counts for the host, too.
 //!
+//! **NUMA nodes.** A node is the same for the guests that are bound to it. It nearly always binds them, because less is free of it than of all nodes.
+//!
 //! **Old readings.** A tmpfs whose space was last read more than [`Tmpfs::OLDEST`] ago binds its guests in any case: nothing is granted into it.
 //!
 //! **Property.** A tmpfs with more to spare than the host changes nothing.
@@ -103,8 +105,11 @@ impl Bound {
 
     /// What its guests give for each other. Notes in them what they give.
     pub fn give(&self, guests: &mut [Guest<'_>]) -> Vec<Wish> {
-        let reason =
-            Reason::TmpfsShort { free: self.scene.ledger.really_free(), wanted: self.scene.wanted() };
+        let reason = Reason::TmpfsShort {
+            free: self.scene.ledger.really_free(),
+            wanted: self.scene.wanted(),
+            node: self.id.node(),
+        };
         lend(guests, &self.members, |inside| {
             let mut wishes = give(&self.scene, inside);
             for wish in &mut wishes {

@@ -109,6 +109,8 @@ pub struct Process {
     pub is_of_unknown_size: bool,
     /// The file or directory of RAM that is mapped privately. It may be the template of other guests, as long as the mappings are not known.
     pub private_file: Option<PathBuf>,
+    /// The NUMA node of the host that all of it is bound to by the command line.
+    pub node: Option<u32>,
     /// The files among them that are shared: their blocks are the guest's cost.
     pub shared: Vec<PathBuf>,
     /// What the VMM's stacks, heaps and queues may grow by in any case.

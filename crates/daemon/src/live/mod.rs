@@ -3,7 +3,9 @@
 //! Each observation asks all guests at once and waits at most `ASK_WITHIN`. Then it reads the guests' cost (`costs`) and the host's
 //! memory. A guest that does not answer gives an old or absent reading; it never delays the others. `pressure` wakes the engine.
 
+mod cgroups;
 mod costs;
+mod nodes;
 mod pressure;
 mod survey;
 
@@ -12,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use memtide_api::history::History;
 use memtide_config::Settings;
-use memtide_engine::{Applied, ApplyError, Ask, Asking, Wake, World, host_clock};
+use memtide_engine::{Applied, ApplyError, Ask, Asking, Killed, Wake, World, host_clock};
 use memtide_host::{
     Cgroup, GuestCost, HostError, HostSensor, KsmGuest, KsmPages, KsmSensor, Meminfo, Root, Trigger,
 };
@@ -24,7 +26,9 @@ use memtide_vmm::{Backend, Fleet, Seen, Wish};
 use tokio::runtime::Handle;
 use tracing::{info, warn};
 
+use self::cgroups::Cgroups;
 use self::costs::Costs;
+use self::nodes::Nodes;
 use self::pressure::trigger as pressure_trigger;
 use crate::guest_locks::GuestLocks;
 use crate::helpers::ksm::{self, Merger};
@@ -110,6 +114,9 @@ pub struct LiveWorld {
     seen_at: (Moment, WallClock),
     host: HostReading,
     warned: Vec<String>,
+    cgroups: Cgroups,
+    nodes: Nodes,
+    killed: Vec<Killed>,
 }
 
 impl LiveWorld {
@@ -145,6 +152,7 @@ impl LiveWorld {
             ksm: Reading::unsupported(),
             missed: Some(Missed { why: Absence::NotYet, age: None }),
         };
+        let (cgroups, nodes) = (Cgroups::new(&root, memory), Nodes::open(&root));
         let world = Self {
             sensor: HostSensor::open(&root, settings.config.budget)?,
             memory,
@@ -164,6 +172,9 @@ impl LiveWorld {
             seen_at: (Moment::default(), WallClock(0)),
             host: HostReading::new(unseen),
             warned: Vec::new(),
+            cgroups,
+            nodes,
+            killed: Vec::new(),
         };
         world.say_budget();
         Ok(world)
@@ -334,14 +345,17 @@ impl World for LiveWorld {
         self.costs.survey(&seen, now);
         let ksm = self.costs.ksm();
         let is_torn = self.host.last.torn.latest().is_some_and(|torn| *torn >= costs::TORN);
-        let guests: Vec<GuestSeen> = seen
+        let mut guests: Vec<GuestSeen> = seen
             .into_iter()
             .map(|guest| {
                 let weighs = (asking.weigh(&guest.found.id), is_torn);
                 self.weigh(guest, ksm, weighs, now)
             })
             .collect();
-        let tmpfs = self.costs.tmpfs(&guests, now);
+        let mut tmpfs = self.costs.tmpfs(&guests, now);
+        let told = |id: &GuestId| self.fleet.seen(id)?.found.process.node;
+        self.nodes.look(&mut guests, &mut tmpfs, told, now);
+        self.killed.extend(self.cgroups.look(&guests, self.sensor.small_host(), now));
         let all = Bytes::sum(guests.iter().filter_map(|guest| guest.cost.footprint.latest().copied()));
         // The small host is an ancestor of every guest's cgroup: all guests lie in it.
         let read = self.sensor.observe(GuestCost { all, in_small_host: all });
@@ -375,6 +389,14 @@ impl World for LiveWorld {
         self.fleet.ask(ASK_WITHIN, LOOK_WITHIN, |id| is_due(id).then_some(wish));
         let seen = due.iter().filter(|id| is_due(id)).filter_map(|id| self.fleet.seen(id));
         seen.map(|guest| (guest.found.id.clone(), guest.told)).collect()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.cgroups.warnings()
+    }
+
+    fn killed(&mut self) -> Vec<Killed> {
+        std::mem::take(&mut self.killed)
     }
 
     fn puts_ksm_back(&mut self) -> bool {

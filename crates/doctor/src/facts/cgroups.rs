@@ -1,10 +1,9 @@
 //! The memory cgroups of the guests: their limits, and the cgroup that plays the host.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use memtide_host::{Cgroup, CgroupReader, CgroupVersion, Root, Scratch};
-use memtide_model::{Bytes, Limit};
+use memtide_host::{Cgroup, CgroupReader, CgroupVersion, Limited, Root, Scratch};
+use memtide_model::Bytes;
 
 use super::guest::GuestFacts;
 use super::small;
@@ -16,8 +15,10 @@ pub struct CgroupFacts {
     pub version: MemoryCgroups,
     /// The cgroup that plays the host, and its limit.
     pub small_host: Option<(PathBuf, Bytes)>,
-    /// Cgroups of guests with a limit below the host's memory, without the one that plays the host.
-    pub limited: Vec<LimitedCgroup>,
+    /// Cgroups of guests whose `memory.max` is below the host's memory, without the one that plays the host: at the limit, the OOM killer acts.
+    pub kill: Vec<Limited>,
+    /// The same for `memory.high`: above it, processes are slowed down, and their memory goes to swap.
+    pub throttle: Vec<Limited>,
     /// Guests (by index) whose cgroup keeps them out of swap.
     pub never_swapped: Vec<usize>,
     /// Cgroups of v2 in which `memory.swap.max` would keep the other guests out of swap: one cgroup if they share one.
@@ -38,35 +39,11 @@ pub enum MemoryCgroups {
     V2,
 }
 
-/// A cgroup with a limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LimitedCgroup {
-    /// Its directory.
-    pub dir: PathBuf,
-    /// Its hierarchy.
-    pub version: CgroupVersion,
-    /// The effect of the limit.
-    pub kind: LimitKind,
-    /// The limit.
-    pub limit: Bytes,
-    /// The guests in it, by index.
-    pub guests: Vec<usize>,
-}
-
-/// The effect of a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LimitKind {
-    /// `memory.max`: the OOM killer acts.
-    Kills,
-    /// `memory.high`: processes are slowed down, and their memory goes to swap.
-    Throttles,
-}
-
 /// Looks at the cgroups of these guests on a host with `memory`.
 pub(super) fn look(root: &Root, guests: &[GuestFacts], memory: Bytes) -> CgroupFacts {
     let mut facts = CgroupFacts::default();
     let mut swappable = Vec::new();
-    let mut limits: BTreeMap<(PathBuf, LimitKind), LimitedCgroup> = BTreeMap::new();
+    let (mut kill, mut throttle) = (vec![Vec::new(); guests.len()], vec![Vec::new(); guests.len()]);
     for (index, guest) in guests.iter().enumerate() {
         let cgroup = match Cgroup::of(root, guest.pid) {
             Ok(Some(cgroup)) => cgroup,
@@ -85,32 +62,27 @@ pub(super) fn look(root: &Root, guests: &[GuestFacts], memory: Bytes) -> CgroupF
         } else {
             swappable.push(cgroup.dir().to_owned());
         }
-        for ancestor in cgroup.lineage() {
-            for (kind, limit) in limits_of(&ancestor) {
-                if limit < memory {
-                    let key = (ancestor.dir().to_owned(), kind);
-                    let entry = limits.entry(key).or_insert_with(|| LimitedCgroup {
-                        dir: ancestor.dir().to_owned(),
-                        version: ancestor.version(),
-                        kind,
-                        limit,
-                        guests: Vec::new(),
-                    });
-                    entry.guests.push(index);
-                }
-            }
+        match cgroup.limits() {
+            Ok(limits) => kill[index] = limits,
+            Err(error) => facts.unseen.push(format!("{}: {error}", guest.name)),
         }
+        throttle[index] = cgroup.lineage().into_iter().filter_map(throttled).collect();
     }
+    let below_memory = |limits: &[Vec<(Cgroup, Bytes)>]| {
+        let mut all = Limited::gather(limits.iter().map(Vec::as_slice));
+        all.retain(|limited| limited.limit < memory);
+        all
+    };
+    (facts.kill, facts.throttle) = (below_memory(&kill), below_memory(&throttle));
     let pids: Vec<u32> = guests.iter().map(|guest| guest.pid).collect();
     match Cgroup::small_host(root, &pids, memory) {
         Ok(Some(cgroup)) => {
-            let limit = limits.remove(&(cgroup.dir().to_owned(), LimitKind::Kills));
-            facts.small_host = limit.map(|limited| (limited.dir, limited.limit));
+            let own = facts.kill.extract_if(.., |limited| limited.dir == cgroup.dir()).next();
+            facts.small_host = own.map(|limited| (limited.dir, limited.limit));
         }
         Ok(None) => {}
         Err(error) => facts.unseen.push(error.to_string()),
     }
-    facts.limited = limits.into_values().collect();
     facts.swap_limits = swap_limits(swappable);
     facts
 }
@@ -129,18 +101,10 @@ fn swap_limits(mut dirs: Vec<PathBuf>) -> Vec<PathBuf> {
     }
 }
 
-fn limits_of(cgroup: &Cgroup) -> Vec<(LimitKind, Bytes)> {
-    let mut found = Vec::new();
-    if let Ok(Limit::At(limit)) = cgroup.own_limit() {
-        found.push((LimitKind::Kills, limit));
-    }
-    // v1 has no such file; `max` is not a number.
-    if cgroup.version() == CgroupVersion::V2
-        && let Some(limit) = small::number(&cgroup.dir().join("memory.high"))
-    {
-        found.push((LimitKind::Throttles, Bytes::new(limit)));
-    }
-    found
+/// A cgroup with its `memory.high`. v1 has no such file; `max` is not a number.
+fn throttled(cgroup: Cgroup) -> Option<(Cgroup, Bytes)> {
+    let high = small::number(&cgroup.dir().join("memory.high"))?;
+    Some((cgroup, Bytes::new(high)))
 }
 
 fn may_swap(cgroup: &Cgroup) -> Option<bool> {

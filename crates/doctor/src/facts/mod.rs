@@ -19,7 +19,7 @@ use memtide_vmm::qemu::ConfiguredGuest;
 
 use crate::quote::shell;
 
-pub use cgroups::{CgroupFacts, LimitKind, LimitedCgroup, MemoryCgroups};
+pub use cgroups::{CgroupFacts, MemoryCgroups};
 pub use guest::{GuestFacts, Informant, LeftBehind, ProcessStatus};
 pub use host::{HostFacts, Journal, Sight, Swap, SwapKind, Thp};
 pub use uml::{ImageFacts, InstanceFacts, MemoryFile, TmpfsFacts};

@@ -2,28 +2,41 @@
 
 use std::path::Path;
 
-use memtide_host::CgroupVersion;
+use memtide_host::{CgroupVersion, Limited};
 use memtide_model::Bytes;
 
 use super::of_guest;
-use crate::facts::{Facts, GuestFacts, LimitKind, LimitedCgroup};
+use crate::facts::{Facts, GuestFacts};
 use crate::finding::{Finding, Severity};
 use crate::quote::{domain, shell};
 
-/// Cgroups whose limit is below the memory promised to their guests, with what their VMMs may cost besides, except the host that memtide guards.
-pub(super) fn limits(facts: &Facts) -> Vec<Finding> {
-    facts.cgroups.limited.iter().filter_map(|limited| limit(facts, limited)).collect()
+/// The effect of a limit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LimitKind {
+    /// `memory.max`: the OOM killer acts.
+    Kills,
+    /// `memory.high`: processes are slowed down, and their memory goes to swap.
+    Throttles,
 }
 
-fn limit(facts: &Facts, limited: &LimitedCgroup) -> Option<Finding> {
+/// Cgroups whose limit is below the memory promised to their guests, with what their VMMs may cost besides, except the host that memtide guards.
+pub(super) fn limits(facts: &Facts) -> Vec<Finding> {
+    let needs = |index: usize| {
+        let besides = |guest: &GuestFacts| guest.overhead_bound.unwrap_or_default();
+        facts.guests.get(index).map_or(Bytes::ZERO, |guest| guest.full.saturating_add(besides(guest)))
+    };
+    let unguarded = facts.cgroups.kill.iter().filter(|limited| !is_guarded(facts, limited));
+    let kill = Limited::too_low(unguarded, needs).into_iter().map(|(low, _)| (low, LimitKind::Kills));
+    let throttle = Limited::too_low(&facts.cgroups.throttle, needs);
+    let throttle = throttle.into_iter().map(|(low, _)| (low, LimitKind::Throttles));
+    kill.chain(throttle).filter_map(|(low, kind)| limit(facts, low, kind)).collect()
+}
+
+fn limit(facts: &Facts, limited: &Limited, kind: LimitKind) -> Option<Finding> {
     let guests: Vec<&GuestFacts> =
         limited.guests.iter().filter_map(|&index| facts.guests.get(index)).collect();
     let besides = Bytes::sum(guests.iter().filter_map(|guest| guest.overhead_bound));
-    let promised = Bytes::sum(guests.iter().map(|guest| guest.full)).saturating_add(besides);
-    if promised <= limited.limit || is_guarded(facts, limited) {
-        return None;
-    }
-    let (rule, severity, file, cost) = match limited.kind {
+    let (rule, severity, file, cost) = match kind {
         LimitKind::Kills => (
             "cgroup.limit",
             Severity::Problem,
@@ -59,34 +72,37 @@ fn limit(facts: &Facts, limited: &LimitedCgroup) -> Option<Finding> {
                 "the cgroup {dir} is limited to {} ({file}), but its guests {} were promised {}{}",
                 limited.limit,
                 names.join(", "),
-                promised.saturating_sub(besides),
+                Bytes::sum(guests.iter().map(|guest| guest.full)),
                 and_besides(besides)
             );
             Finding::of_host(rule, severity, fact)
         }
     };
     let finding = finding.costs(cost);
-    Some(fix(facts, finding, limited, &guests))
+    Some(fix(facts, finding, (limited, kind), &guests))
 }
 
 fn and_besides(besides: Bytes) -> String {
     if besides.is_zero() { String::new() } else { format!(", and QEMU may need {besides} more") }
 }
 
-/// Whether the cgroup is the guarded host, or above it with a higher limit. A cgroup that only slows guests down is never
-/// guarded.
-fn is_guarded(facts: &Facts, limited: &LimitedCgroup) -> bool {
-    let above = facts.cgroups.small_host.as_ref().is_some_and(|(host, _)| host.starts_with(&limited.dir));
-    above && limited.kind == LimitKind::Kills
+/// Whether the cgroup is the guarded host, or above it with a higher limit.
+fn is_guarded(facts: &Facts, limited: &Limited) -> bool {
+    facts.cgroups.small_host.as_ref().is_some_and(|(host, _)| host.starts_with(&limited.dir))
 }
 
-fn fix(facts: &Facts, finding: Finding, limited: &LimitedCgroup, guests: &[&GuestFacts]) -> Finding {
-    let (property, file, none) = match (limited.version, limited.kind) {
+fn fix(
+    facts: &Facts,
+    finding: Finding,
+    (limited, kind): (&Limited, LimitKind),
+    guests: &[&GuestFacts],
+) -> Finding {
+    let (property, file, none) = match (limited.version, kind) {
         (CgroupVersion::V1, _) => ("MemoryLimit", "memory.limit_in_bytes", "-1"),
         (CgroupVersion::V2, LimitKind::Kills) => ("MemoryMax", "memory.max", "max"),
         (CgroupVersion::V2, LimitKind::Throttles) => ("MemoryHigh", "memory.high", "max"),
     };
-    if let ([guest], LimitKind::Kills) = (guests, limited.kind)
+    if let ([guest], LimitKind::Kills) = (guests, kind)
         && guest.is_of_libvirt()
     {
         return finding.fix(

@@ -3,7 +3,7 @@
 use std::fs;
 
 use memtide_engine::journal::{Reader, Writer};
-use memtide_engine::{Engine, Replay, Wake};
+use memtide_engine::{Engine, Killed, Replay, Wake};
 use memtide_model::{
     Answer, Bytes, Class, Config, Fence, Limit, Mode, Reason, Record, Refusal, Request, Span,
 };
@@ -56,6 +56,30 @@ fn an_action_that_is_refused_is_not_carried_out_and_said_aloud() {
     assert_eq!(last.refusals, [Refusal { action: 0, why: "a must not shrink".to_owned() }]);
     assert_eq!(last.answers, [Answer::Refused]);
     assert_eq!(last.report.guests[0].target, None, "the report shows the target in force");
+}
+
+#[test]
+fn a_guest_that_was_killed_is_in_the_journal_and_the_worlds_warnings_in_the_status() {
+    let dir = tempfile::tempdir().unwrap();
+    let (writer, _) = Writer::open(dir.path(), MOST).unwrap();
+    let mut engine = Engine::new(Toy::with(&["a", "b"]), manage()).with_journal(writer);
+    engine.tick();
+    assert!(engine.board().latest().warnings.is_empty());
+    let world = engine.world_mut();
+    world.guests.remove(&id("a"));
+    world.killed = vec![Killed { guest: id("a"), how: "a limit was too low".to_owned() }];
+    world.warnings = vec!["b may be killed".to_owned()];
+    for _ in 0..2 {
+        engine.world_mut().now = engine.world_mut().now.after(Span::from_secs(1));
+        engine.tick();
+    }
+    assert_eq!(engine.board().latest().warnings, ["b may be killed"]);
+    drop(engine.finish());
+    let records: Vec<Record> = Reader::open(dir.path()).unwrap().collect::<Result<_, _>>().unwrap();
+    let notes = records.iter().filter(
+        |record| matches!(record, Record::Note { text, .. } if text == "a is gone: a limit was too low"),
+    );
+    assert_eq!(notes.count(), 1, "{records:?}");
 }
 
 #[test]

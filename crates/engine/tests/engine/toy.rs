@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use memtide_engine::{Applied, ApplyError, Asking, Policy, Wake, World, resume};
+use memtide_engine::{Applied, ApplyError, Asking, Killed, Policy, Wake, World, resume};
 use memtide_guest::{Program, Spec};
 use memtide_model::{
     Absence, Action, Backend, Balloon, Bytes, Capabilities, Config, Cost, Decision, Fence, GuestId,
@@ -38,6 +38,10 @@ pub struct Toy {
     pub known: Vec<KsmState>,
     /// Whether KSM is put back at the end.
     pub puts_back: bool,
+    /// The guests that were killed since the last tick.
+    pub killed: Vec<Killed>,
+    /// What the status should show.
+    pub warnings: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -154,6 +158,14 @@ impl World for Toy {
 
     fn look(&mut self, _due: &[GuestId]) -> Vec<(GuestId, Told)> {
         Vec::new()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.warnings.clone()
+    }
+
+    fn killed(&mut self) -> Vec<Killed> {
+        std::mem::take(&mut self.killed)
     }
 
     fn puts_ksm_back(&mut self) -> bool {

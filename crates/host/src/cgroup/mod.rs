@@ -12,6 +12,8 @@
 //! because that cgroup is charged. A limit also binds all descendants, so the effective limit is the lowest one on the way to the root.
 
 mod held;
+mod kills;
+mod limits;
 mod locate;
 pub(crate) mod reclaim;
 mod torn;
@@ -22,7 +24,12 @@ use std::path::{Path, PathBuf};
 
 use memtide_model::{Absence, Bytes, Limit, Pressure, Reading, SwapCounters};
 
+pub use self::kills::{Kill, KilledBy, Kills};
+pub use self::limits::Limited;
 use crate::{HostError, Root, Scratch};
+
+/// The most levels of cgroups that are read for one process. Anyone who may make cgroups can nest them as deep as a path is long.
+const MOST_LEVELS: usize = 64;
 
 /// A version of the memory controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,11 +157,17 @@ impl Cgroup {
     /// This cgroup, its parent, and so on up to the root of the hierarchy, or to the highest cgroup that is mounted here.
     #[must_use]
     pub fn lineage(&self) -> Vec<Self> {
-        self.dir
-            .ancestors()
-            .take_while(|dir| dir.starts_with(&self.top))
-            .map(|dir| Self { dir: dir.to_owned(), ..self.clone() })
-            .collect()
+        self.levels().collect()
+    }
+
+    fn levels(&self) -> impl Iterator<Item = Self> {
+        let inside = self.dir.ancestors().take_while(|dir| dir.starts_with(&self.top));
+        inside.map(|dir| Self { dir: dir.to_owned(), ..self.clone() })
+    }
+
+    /// The first [`MOST_LEVELS`] of its lineage.
+    fn nearest(&self) -> impl Iterator<Item = Self> {
+        self.levels().take(MOST_LEVELS)
     }
 }
 

@@ -117,7 +117,7 @@ impl Stat {
     }
 }
 
-fn parse_events(text: &str) -> Result<CgroupEvents, ParseError> {
+pub(super) fn parse_events(text: &str) -> Result<CgroupEvents, ParseError> {
     Ok(CgroupEvents {
         oom_kills: optional("oom_kill", text)?,
         limit_hits: optional("max", text)?,

@@ -143,9 +143,9 @@ pub enum Violation {
         /// Free memory.
         free: Bytes,
     },
-    /// The guests of a tmpfs may touch more than is free of it.
+    /// The guests of a tmpfs, or those bound to a NUMA node, may touch more than is free of it.
     #[error(
-        "the plan gives {guest} memory, and the guests in its tmpfs may take {needs} more; {free} are free of it"
+        "the plan gives {guest} memory, and the guests in its tmpfs or NUMA node may take {needs} more; {free} are free of it"
     )]
     TmpfsFull {
         /// The guest.

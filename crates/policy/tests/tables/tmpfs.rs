@@ -155,6 +155,42 @@ fn the_shortage_of_a_tmpfs_is_remembered_while_it_binds_nobody() {
 }
 
 #[test]
+fn a_guest_that_is_bound_to_a_node_is_granted_only_what_is_free_there() {
+    // Two nodes of 4 GiB. "a" and "b" are bound to the second one, which has 60 left. The first one has nearly all of its memory.
+    let on_node = |seen| {
+        let mut seen = within(seen, &["a", "b"], (4096, 60));
+        let node = TmpfsId::of_node(1);
+        seen.tmpfs[0].id = node;
+        seen.guests.iter_mut().for_each(|guest| guest.tmpfs = guest.tmpfs.map(|_| node));
+        seen
+    };
+    for config in [config(), Config { growth_prior: Share::percent(0).unwrap(), ..elastic() }] {
+        let free = stall(&config, || guest("b", 600, 550), |seen| seen);
+        assert!(targets(&free).iter().any(|(name, target)| *name == "a" && *target > 580), "{free:?}");
+        let short = stall(&config, || guest("b", 600, 200), on_node);
+        // Grants that were not touched yet are promised once more (elastic).
+        let most = if config.commitment == Commitment::Strict { 560 } else { 580 };
+        let of =
+            |name| targets(&short).into_iter().find(|(other, _)| *other == name).map(|(_, target)| target);
+        assert!(of("a").is_none_or(|target| target <= most), "{:?}", targets(&short));
+        // Its neighbour gives for it, and is told why.
+        assert!(of("b").is_some_and(|target| target < 600), "{:?}", targets(&short));
+        let to_b = short.plan.actions.iter().find(|action| action.guest() == Some(&id("b"))).unwrap();
+        let reason = to_b.reason.to_string();
+        assert!(reason.starts_with("NUMA node 1 has 60 MiB free; the guests bound to it need "), "{reason}");
+        assert_eq!(short.report.guests[0].bound_by.and_then(TmpfsId::node), Some(1));
+
+        let seen = on_node(snapshot(1000, 8192, vec![stalling("a", 500, 1), guest("b", 600, 590)]));
+        let plan = |mib_| Plan {
+            actions: vec![Action::of(id("a"), Request::SetTarget(mib(mib_)), Reason::Release)],
+        };
+        assert_eq!(broken(&config, &State::default(), &seen, &plan(560)), []);
+        let violations = broken(&config, &State::default(), &seen, &plan(561));
+        assert!(matches!(violations.as_slice(), [Violation::TmpfsFull { .. }]), "{violations:?}");
+    }
+}
+
+#[test]
 fn the_check_refuses_a_plan_that_promises_more_than_the_tmpfs_has() {
     let needy = || told(guest("a", 500, 490), |stats| stats.alloc_stalls = Some(1));
     for config in [config(), elastic()] {

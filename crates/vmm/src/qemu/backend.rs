@@ -232,6 +232,7 @@ fn found(id: &GuestId, Guest { process, held, .. }: &Guest) -> Found {
             virtio_mem: ram::virtio_mem(&process.facts.ram),
             is_of_unknown_size: process.facts.is_of_unknown_size(),
             private_file: private_file(process),
+            node: process.node,
             shared: shared_files(process),
             least_growth: LEAST_GROWTH,
             code_buffer: match process.facts.accel {

@@ -15,7 +15,7 @@ use super::arguments::{Arguments, LONGEST_FILE, Source};
 use super::command_line::CommandLine;
 use super::equipment::Equipment;
 use super::launcher::Launcher;
-use super::ram::MemoryBlock;
+use super::ram::{self, MemoryBlock};
 use super::recognise::Strangers;
 use super::{listed, places, socket};
 pub use crate::processes::DiscoveryError;
@@ -40,6 +40,8 @@ pub struct QemuProcess {
     pub launcher: Launcher,
     /// The files with memory of devices other than RAM.
     pub device_files: Vec<DeviceFile>,
+    /// The NUMA node of the host that all of its memory is bound to.
+    pub node: Option<u32>,
     /// The places of its QMP sockets, as paths that work in this process, in the order in which they are tried. A place may be a guess: only the
     /// kernel knows who listens there.
     pub monitors: Vec<PathBuf>,
@@ -239,6 +241,7 @@ impl Discovery {
         }
         let id = self.identity(pid, &stat, &line, boot);
         let bound = places::bound(self.proc_fs(), pid, &line);
+        let node = ram::node(&line.ram);
         let process = QemuProcess {
             id,
             pid,
@@ -251,6 +254,7 @@ impl Discovery {
             facts: self.facts(pid, line),
             withheld: equipment.withheld(),
             equipment,
+            node,
         };
         self.processes.is_a_guest(pid);
         self.known.insert(pid, Known { process, parent: stat.parent, cmdline: hash });

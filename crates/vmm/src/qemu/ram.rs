@@ -276,6 +276,12 @@ fn backend(object: &Argument) -> Option<(String, MemoryBlock)> {
     Some((properties.get("id").unwrap_or_default(), block))
 }
 
+/// The only NUMA node of the host that may hold all of these blocks.
+pub(super) fn node(ram: &[MemoryBlock]) -> Option<u32> {
+    let [node] = ram.first()?.nodes[..] else { return None };
+    ram.iter().all(|block| block.nodes == [node]).then_some(node)
+}
+
 /// Numbers and ranges of numbers: `0`, `2-3`.
 fn nodes(words: &[String]) -> Vec<u32> {
     let range = |word: &String| {
@@ -305,4 +311,33 @@ fn firmware(arguments: &Arguments) -> Vec<MemoryBlock> {
         std::iter::repeat_n(block, count)
     });
     found.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_bound_to_one_node_of_the_host_says_so() {
+        let bound = "memory-backend-ram,id=a,size=1G,host-nodes=1,policy=bind";
+        let json = r#"{"qom-type":"memory-backend-ram","id":"b","size":1073741824,"host-nodes":[1],"policy":"bind"}"#;
+        let one = ["-m", "1G", "-machine", "q35,memory-backend=a"];
+        let two = ["-m", "2G", "-numa", "node,memdev=a", "-numa", "node,memdev=b"];
+        let unbound = "memory-backend-ram,id=b,size=1G";
+        for (first, args, expected) in [
+            (&one[..], &["-object", bound][..], Some(1)),
+            (&two, &["-object", bound, "-object", json], Some(1)),
+            (&two, &["-object", bound, "-object", &json.replace("[1]", "[0,1]")], None),
+            (&one, &["-object", &bound.replace("=1,", "=0-1,")], None),
+            (&one, &["-object", &bound.replace("=1,", "=0,host-nodes=1,")], None),
+            (&one, &["-object", &bound.replace("bind", "preferred")], None),
+            (&two, &["-object", bound, "-object", &json.replace("[1]", "[0]")], None),
+            (&two, &["-object", bound, "-object", unbound], None),
+            (&["-m", "512"], &[], None),
+        ] {
+            let line: Vec<&str> = ["qemu-system-x86_64"].iter().chain(first).chain(args).copied().collect();
+            let arguments = Arguments::parse(line.join("\0").as_bytes());
+            assert_eq!(node(&GuestMemory::of(&arguments).ram), expected, "{args:?}");
+        }
+    }
 }
