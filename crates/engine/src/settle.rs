@@ -81,6 +81,7 @@ fn take_back(guest: &mut GuestState, before: &GuestState, action: &Action) {
         Request::SetTarget(_) => {
             guest.target = before.target;
             guest.target_set_at = before.target_set_at;
+            guest.gain.step = before.gain.step;
             guest.stuck.progress_at = before.stuck.progress_at;
             guest.stuck.distance = before.stuck.distance;
             // A squeal is kept: the guest did squeal, and its counters will not show it a second time.

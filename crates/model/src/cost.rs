@@ -23,6 +23,9 @@ pub struct Cost {
     /// The CPU time that the process has used since it started, in user mode and in the kernel.
     #[serde(skip_serializing_if = "Reading::is_unsupported", default = "Reading::unsupported")]
     pub cpu_time: Reading<Span>,
+    /// The guest's memory that is resident, exactly, as its mappings showed when they were last read: without what is in swap, with what KSM merged.
+    #[serde(skip_serializing_if = "Reading::is_unsupported", default = "Reading::unsupported")]
+    pub ram: Reading<Bytes>,
     /// The part of the footprint that belongs to the VMM and not to the guest, up to half a minute old. If it is unknown, the bound.
     pub overhead: Bytes,
     /// The most that the process can cost beyond the guest's own memory, without the VMM's program and libraries.
@@ -48,6 +51,7 @@ impl Cost {
             swapped: absent(),
             torn: absent(),
             cpu_time: Reading::absent(why.clone()),
+            ram: Reading::unsupported(),
             overhead,
             overhead_bound,
             in_pool: Bytes::ZERO,

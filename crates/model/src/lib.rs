@@ -20,6 +20,7 @@ mod capabilities;
 mod config;
 mod cost;
 mod decision;
+mod gain;
 mod guest_id;
 mod hold;
 mod host_state;
@@ -51,6 +52,7 @@ pub use config::{
 };
 pub use cost::Cost;
 pub use decision::Decision;
+pub use gain::{Gain, GivenStep, Proof};
 pub use guest_id::{GuestId, GuestIdError, MAX_NAME};
 pub use hold::{Hold, Keeps, Order, Ordered};
 pub use host_state::HostState;

@@ -203,6 +203,13 @@ pub enum Reason {
     NeedStats,
     /// The guest gets its limit back, by the operator's order or because the daemon ends.
     Release,
+    /// A step down brought the host nothing: the guest gets its size back.
+    InVain {
+        /// The size that the guest had been asked to keep, and kept.
+        size: Bytes,
+        /// The guest's memory that was resident then.
+        resident: Bytes,
+    },
 }
 
 /// For people, in one line.
@@ -214,6 +221,9 @@ impl fmt::Display for Reason {
             }
             Self::Stall { had, demand, entitlement } => {
                 write!(f, "stalled at {had}, needs {demand}, entitled to {entitlement}")
+            }
+            Self::InVain { size, resident } => {
+                write!(f, "the host gained nothing: at {size}, {resident} of its memory stayed there")
             }
             Self::Ample { room } => write!(f, "the host has {room} to spare"),
             Self::OverEntitlement { entitlement, demand, short } => {

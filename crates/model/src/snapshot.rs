@@ -201,10 +201,7 @@ impl GuestSeen {
     /// Memory that the guest keeps now, or its full size if no driver can give memory back.
     #[must_use]
     pub fn actual(&self) -> Bytes {
-        match self.told.balloon.latest() {
-            Some(balloon) if !self.told.reset => balloon.actual.min(self.told.full),
-            _ => self.told.full,
-        }
+        self.told.actual()
     }
 
     /// Whether it may deflate its own balloon.

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AgentCounters, BackOff, Bytes, GuestId, GuestStats, Hold, HostState, KsmState, Moment, Polling, Pressure,
-    Reason, Request, Span, SwapCounters, TmpfsId, UnderWay,
+    AgentCounters, BackOff, Bytes, Gain, GuestId, GuestStats, Hold, HostState, KsmState, Moment, Polling,
+    Pressure, Reason, Request, Span, SwapCounters, TmpfsId, UnderWay,
 };
 
 /// The policy's memory.
@@ -148,6 +148,9 @@ pub struct GuestState {
     /// When its VMM was last asked whether KSM may merge its memory.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub share_asked_at: Option<Moment>,
+    /// What is known of the host's gain from what it gives.
+    #[serde(default)]
+    pub gain: Gain,
     /// The guest's progress towards its target.
     pub stuck: Stuck,
     /// The newest change and its reason, for `explain`.

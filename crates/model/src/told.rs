@@ -94,6 +94,15 @@ impl fmt::Display for Fence {
 }
 
 impl Told {
+    /// Memory that the guest keeps now, or its full size if no driver can give memory back.
+    #[must_use]
+    pub fn actual(&self) -> Bytes {
+        match self.balloon.latest() {
+            Some(balloon) if !self.reset => balloon.actual.min(self.full),
+            _ => self.full,
+        }
+    }
+
     /// A guest of `full` bytes. Everything else is unknown because of `why`.
     #[must_use]
     pub fn nothing(full: Bytes, why: Absence) -> Self {

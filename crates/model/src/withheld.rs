@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Bytes;
 use crate::text::printable;
 
 /// Why memory taken from a guest brings the host nothing, or hurts others. Such a guest counts at its full size, and memtide never asks it for
@@ -22,6 +23,13 @@ pub enum Withheld {
     HugePages,
     /// Its memory is a private mapping of a file: QEMU would punch holes into the file, which other guests may have as theirs. The path.
     PrivateFile(String),
+    /// It was shown by a step down: the cause is not known.
+    GivesNothing {
+        /// The size that the guest had been asked to keep, and kept.
+        size: Bytes,
+        /// The guest's memory that was resident then.
+        resident: Bytes,
+    },
 }
 
 /// For people, as in `a device pins its memory (vfio-pci 0000:65:00.0)`.
@@ -38,6 +46,9 @@ impl fmt::Display for Withheld {
                     "its memory is a private mapping of {}, and QEMU would punch holes into that file",
                     printable(path)
                 )
+            }
+            Self::GivesNothing { size, resident } => {
+                write!(f, "it kept only {size}, and {resident} of its memory stayed on the host")
             }
         }
     }

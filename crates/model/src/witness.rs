@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, GuestId, GuestState, Hold, KsmSettings, Moment, Span, State, Surge};
+use crate::{Bytes, Gain, GuestId, GuestState, Hold, KsmSettings, Moment, Span, State, Surge};
 
 /// The check's own record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,6 +82,9 @@ pub struct Witnessed {
     /// When the guest was last seen after a reset, before its driver had reported.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reset_at: Option<Moment>,
+    /// What its steps have shown of the host's gain.
+    #[serde(default)]
+    pub gain: Gain,
     /// Since when the guest has made no progress towards its target. A guest that was drawn back has made none.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tries_since: Option<Moment>,
@@ -125,6 +128,7 @@ impl From<&State> for Witness {
                 used: guest.used,
                 grew: guest.growth.recent,
                 reset_at: guest.reset_at,
+                gain: guest.gain,
                 tries_since: tries_since(guest),
                 distance: guest.stuck.distance,
                 hold: guest.hold,

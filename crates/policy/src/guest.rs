@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use memtide_model::{
     Absence, AgentAsked, Bounds, Bytes, Class, Config, GuestId, GuestSeen, GuestState, Hold, Keeps, Moment,
-    Order, PageSize, Reason, Request, Span, Verdict,
+    Order, PageSize, Reason, Request, Span, Verdict, Withheld,
 };
 
 use crate::constants::{BOOTS, RESET_SETTLES, TOLERANCE};
+use crate::gain;
 use crate::ledger::Entry;
 use crate::need::{self, Need};
 use crate::search::Heard;
@@ -37,6 +38,8 @@ pub struct Guest<'a> {
     step: PageSize,
     dead_band: Bytes,
     deflates_itself: bool,
+    /// Why the host gains nothing from memory that it gives, or others lose some.
+    pub withheld: Option<Withheld>,
     /// The reason for leaving it alone; `None` for a guest that can be changed.
     pub left_alone: Option<Verdict>,
     /// Its hold after the operator's orders, before any foreign movement is detected.
@@ -80,7 +83,14 @@ impl<'a> Guest<'a> {
         let before = before.unwrap_or(blank);
         let entry = believed(Entry::new(seen, before), seen, before, now);
         let hold = Hold::in_force(before.hold, orders.iter().filter(|order| order.guest == seen.id), now);
-        let bounds = bounds(class, seen, hold);
+        let gain = gain::judge(before, seen, now);
+        let withheld = seen.withheld.clone().or_else(|| gain::why_withheld(&gain));
+        let mut entry = entry;
+        if gain::why_withheld(&gain).is_some() {
+            // The host pays for all of it, whatever its balloon says.
+            (entry.held, entry.self_deflation) = (entry.held.max(seen.told.full), Bytes::ZERO);
+        }
+        let bounds = bounds(class, seen, withheld.is_some(), hold);
         // A held guest that has arrived follows no target any more.
         let is_held = hold.is_some_and(|hold| hold.keeps == Keeps::Size);
         let mut next = Box::new(before.clone());
@@ -89,6 +99,7 @@ impl<'a> Guest<'a> {
         next.actual = seen.actual();
         next.footprint = seen.cost.footprint.fresh().copied().or(before.footprint);
         next.hold = hold;
+        next.gain = gain;
         if seen.told.reset {
             (next.reset_at, next.told_since) = (Some(now), None);
         }
@@ -104,6 +115,7 @@ impl<'a> Guest<'a> {
             step: seen.capabilities.step,
             dead_band: need::dead_band(seen.told.full),
             deflates_itself: seen.deflates_itself(),
+            withheld,
             left_alone: why_left_alone(
                 seen,
                 class,
@@ -142,10 +154,10 @@ impl<'a> Guest<'a> {
         self.is_managed() && self.next.hold.is_none() && self.hold_ends.is_none()
     }
 
-    /// Whether the host gains nothing from memory that it gives, or others lose some.
+    /// Whether its memory is withheld.
     #[must_use]
     pub const fn is_withheld(&self) -> bool {
-        self.seen.withheld.is_some()
+        self.withheld.is_some()
     }
 
     /// Whether it may deflate its own balloon.
@@ -248,7 +260,11 @@ impl<'a> Guest<'a> {
     /// Whether it can give memory.
     #[must_use]
     pub fn is_donor(&self, now: Moment) -> bool {
-        self.is_managed() && !self.is_withheld() && !self.is_awaited(now) && !self.is_stuck(now)
+        self.is_managed()
+            && !self.is_withheld()
+            && !gain::is_in_doubt(&self.next.gain)
+            && !self.is_awaited(now)
+            && !self.is_stuck(now)
     }
 
     /// Whether its first statistics are on their way.
@@ -269,6 +285,7 @@ impl<'a> Guest<'a> {
             self.next.stuck.distance = distance;
             self.next.stuck.progress_at = (distance > TOLERANCE).then_some(since);
         }
+        self.next.gain = gain::asked(&self.next.gain, self.seen, target);
         self.next.target = Some(target);
         self.next.target_set_at = Some(now);
         self.next.last_reason = Some((now, reason));
@@ -381,8 +398,8 @@ fn believed(entry: Entry, seen: &GuestSeen, before: &GuestState, now: Moment) ->
 /// A guest's bounds: those of its class, and at least the memory that a balloon must leave. Memory plugged by virtio-mem is
 /// outside the balloon's reach. A released guest gets all that it may have. A guest whose memory is withheld gets its full size, since the host
 /// pays for all of it in any case.
-fn bounds(class: &Class, seen: &GuestSeen, hold: Option<Hold>) -> Bounds {
-    if seen.withheld.is_some() {
+fn bounds(class: &Class, seen: &GuestSeen, is_withheld: bool, hold: Option<Hold>) -> Bounds {
+    if is_withheld {
         return Bounds::new(seen.told.full, seen.told.full).expect("a size is not above itself");
     }
     let of_class = Bounds::of(class, seen.told.full);

@@ -3,7 +3,7 @@
 //! **Rule.** The rules are tried in this order, and the first that applies decides:
 //! 1. a guest whose hold ends gets its target written from its present size;
 //! 2. wanted memory is given ([`crate::giving`]); if none is wanted, the clock may ask for some ([`crate::clock`]);
-//! 3. a held guest stops giving;
+//! 3. a held guest stops giving; one whose step brought the host nothing gets its size back ([`crate::gain`]);
 //! 4. a released guest grows to its limit, within its fair share;
 //! 5. a guest that lacks memory in use or needed cache grows to its need, within its fair share: at once if it lacks memory in use, else 5 s
 //!    after its last change;
@@ -19,7 +19,7 @@
 //!
 //! **Property.** If nothing is wanted, no need is above its target and nobody gave an order, nothing but comfort changes.
 
-use memtide_model::{Bytes, Commitment, Hold, Keeps, Reason, Span, Verdict};
+use memtide_model::{Bytes, Commitment, Hold, Keeps, Proof, Reason, Span, Verdict};
 
 use crate::ahead;
 use crate::clock;
@@ -51,7 +51,7 @@ pub fn wishes(scene: &Scene, bound: &[Bound], guests: &mut Vec<Guest<'_>>) -> Ve
     let comfort = Comfort::new(scene, guests);
     // In its tmpfs's emergency, a guest grows only for memory in use, as in the host's.
     let in_emergency = Scene { emergency: true, ..scene.clone() };
-    let rules = [stop, release, grow, draw_back, over_limit, keep, write_again];
+    let rules = [stop, give_back, release, grow, draw_back, over_limit, keep, write_again];
     for (index, guest) in guests.iter().enumerate() {
         if let Some((_, lacks)) = guest.hold_ends {
             let reason = Reason::HoldEnds { lacks };
@@ -101,6 +101,16 @@ fn stop(_: &Scene, guest: &Guest<'_>) -> Option<Step> {
     let Entry { target, actual, .. } = guest.entry;
     let keeps = actual.round_down(guest.step());
     if target.saturating_add(TOLERANCE) < keeps { Step::new(keeps, Reason::Held { target }) } else { None }
+}
+
+/// A guest whose step was in vain gets its size back.
+fn give_back(_: &Scene, guest: &Guest<'_>) -> Option<Step> {
+    let Proof::Vain { size, resident } = guest.next.gain.proof else { return None };
+    let is_below = guest.entry.target.saturating_add(TOLERANCE) < guest.full;
+    if !guest.is_managed() || !is_below {
+        return None;
+    }
+    Some(Step { size: guest.full, reason: Reason::InVain { size, resident }, urgent: true })
 }
 
 fn release(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {

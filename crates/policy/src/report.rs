@@ -131,7 +131,7 @@ fn verdict(config: &Config, scene: &Scene, guest: &Guest<'_>) -> Verdict {
     if let Some(target) = changed_to {
         return if target >= guest.entry.target { Verdict::Grown } else { Verdict::Shrunk };
     }
-    if let Some(why) = &guest.seen.withheld {
+    if let Some(why) = &guest.withheld {
         return Verdict::Withheld(why.clone());
     }
     if guest.polled_now {

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use common::{but, config, elastic, guest, id, mib, snapshot, told};
 use memtide_model::{
     Absence, Action, Agent, AgentMemory, Bytes, Config, Fence, Hold, Keeps, KsmMode, KsmOrder, KsmReason,
-    KsmSeen, KsmSettings, Missed, Mode, Moment, Order, Ordered, Plan, Polling, Reading, Reason, Request,
-    Share, Snapshot, Space, Span, State, Subject, Tmpfs, TmpfsId, Withheld, Witness, Witnessed,
+    KsmSeen, KsmSettings, Missed, Mode, Moment, Order, Ordered, Plan, Polling, Proof, Reading, Reason,
+    Request, Share, Snapshot, Space, Span, State, Subject, Tmpfs, TmpfsId, Withheld, Witness, Witnessed,
 };
 use memtide_policy::{Violation, check, decide, witness};
 
@@ -236,6 +236,10 @@ const MUTATIONS: &[Mutation] = &[
         g.plan.actions.clear();
         g.splits("donor");
         g.guest("donor").withheld = Some(Withheld::HugePages);
+    }),
+    ("TakesInVain", "the host has gained nothing from it", |g| {
+        g.witnessed("donor").gain.proof = Proof::Vain { size: mib(700), resident: mib(800) };
+        g.witnessed("donor").gain.full = mib(1024);
     }),
     ("BelowReservation", "more is guaranteed", |g| g.default_class().reservation = mib(790)),
     ("BelowReservation", "no kernel lives on 16 MiB", |g| g.set("donor", mib(16))),

@@ -77,6 +77,9 @@ struct Process {
     /// What it cost when that was read last.
     weighed: Reading<Footprint>,
     weighed_at: Moment,
+    /// The guest's resident memory as its mappings showed, and when they were ordered.
+    ram_resident: Reading<Bytes>,
+    ram_read_at: Moment,
     /// The guest's memory in swap, and the leftovers of torn huge pages, read with the mappings.
     swapped: Reading<Bytes>,
     torn: Reading<Bytes>,
@@ -188,11 +191,11 @@ impl Costs {
         }
     }
 
-    /// What a guest costs that has `full` without virtio-mem; the footprint is read now if it `weighs`, and its torn memory more often if the host
+    /// What a guest costs that has `full` without virtio-mem, and keeps `actual`; the footprint is read now if it `weighs`, and its torn memory more often if the host
     /// `is_torn`.
     pub(super) fn of(
         &mut self,
-        (found, full): (&Arc<Found>, Bytes),
+        (found, full, actual): (&Arc<Found>, Bytes, Bytes),
         ksm: KsmPages,
         (weighs, is_torn): (bool, bool),
         now: Moment,
@@ -211,7 +214,7 @@ impl Costs {
         }
         // What was plugged is mapped by now.
         let is_plugged = std::mem::replace(&mut process.full, full) != full;
-        process.mappings_changed |= is_plugged;
+        process.mappings_changed |= is_plugged || process.exceeds(actual, now);
         if process.is_read {
             // One order at a time.
         } else if process.mappings_changed || process.mappings_are_due(seldom, now) {
@@ -280,6 +283,8 @@ impl Process {
             full: found.full,
             weighed: Reading::absent(Absence::NotYet),
             weighed_at: now,
+            ram_resident: Reading::absent(Absence::NotYet),
+            ram_read_at: now,
             swapped: Reading::absent(Absence::NotYet),
             torn: Reading::absent(Absence::NotYet),
             torn_at: now,
@@ -317,10 +322,18 @@ impl Process {
             cpu_time: cpu_time(weighed),
             swapped: self.swapped.clone().later(since),
             torn: self.torn.clone().later(now.since(self.torn_at)),
+            ram: self.ram_resident.clone().later(now.since(self.ram_read_at)),
             overhead: self.overhead,
             overhead_bound: self.overhead_bound,
             in_pool: self.in_pool,
         }
+    }
+
+    /// Whether more of the guest's memory seems to be resident than it keeps: only its mappings tell.
+    fn exceeds(&self, actual: Bytes, now: Moment) -> bool {
+        let Some(footprint) = self.weighed.fresh() else { return false };
+        let most = actual.saturating_add(self.overhead).saturating_add(self.full.mul_div(1, 128));
+        footprint.total() > most && now.since(self.read_at) >= FIRST_MAPPINGS_AFTER
     }
 
     /// Whether its mappings are to be read anew.
@@ -368,6 +381,12 @@ impl Process {
                 self.overhead = mappings.other_resident;
                 self.overhead_bound = mappings.other_bound(found.process.least_growth);
                 self.swapped = Reading::now(mappings.ram_swapped);
+                self.ram_read_at = self.read_at;
+                // Other processes may hold more of a shared file than this one has mapped.
+                self.ram_resident = match self.reader.shared_ram().is_empty() {
+                    true => Reading::now(mappings.ram_resident),
+                    false => Reading::unsupported(),
+                };
                 self.in_pool = mappings.ram_huge;
                 self.ram_like = mappings.ram_like;
                 let full = self.full.max(self.ram_like);
@@ -386,7 +405,7 @@ impl Process {
                     .withheld
                     .take()
                     .or_else(|| Some(Withheld::PrivateFile(file()?.display().to_string())));
-                self.swapped = Reading::absent(why);
+                (self.swapped, self.ram_resident) = (Reading::absent(why.clone()), Reading::absent(why));
             }
         }
     }
@@ -435,6 +454,8 @@ mod tests {
             full: Bytes::ZERO,
             weighed: Reading::absent(Absence::NotYet),
             weighed_at: at(0),
+            ram_resident: Reading::absent(Absence::NotYet),
+            ram_read_at: at(0),
             swapped: Reading::absent(Absence::NotYet),
             torn: Reading::absent(Absence::NotYet),
             torn_at: at(0),

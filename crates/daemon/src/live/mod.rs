@@ -305,7 +305,8 @@ impl LiveWorld {
     fn weigh(&mut self, mut guest: Seen, ksm: KsmPages, weighs: (bool, bool), now: Moment) -> GuestSeen {
         let plugged = guest.told.hotplug.latest().map_or(Bytes::ZERO, |hotplug| hotplug.plugged);
         let without_virtio_mem = guest.told.full.saturating_sub(plugged);
-        let mut cost = self.costs.of((&guest.found, without_virtio_mem), ksm, weighs, now);
+        let mut cost =
+            self.costs.of((&guest.found, without_virtio_mem, guest.told.actual()), ksm, weighs, now);
         if matches!(self.config.budget, Budget::Size(_)) {
             // A budget is for all that the guests cost, wherever it lies.
             cost.in_pool = Bytes::ZERO;

@@ -4,6 +4,7 @@ use memtide_model::{
     Bytes, Class, Commits, Config, GuestSeen, Hold, Keeps, Limit, Moment, Snapshot, Span, Witness, Witnessed,
 };
 
+use super::gain;
 use super::witness::RESET;
 
 /// A guest that has been content for this long lacks nothing.
@@ -64,7 +65,8 @@ impl<'a> Known<'a> {
 
     /// The memory that it may use without asking, before the plan.
     pub fn held(&self) -> Bytes {
-        self.pending.max(self.keeps)
+        let all = if gain::is_vain(&self.record) { self.seen.told.full } else { Bytes::ZERO };
+        self.pending.max(self.keeps).max(all)
     }
 
     /// The most recent order or event that makes memtide leave it alone.
@@ -149,7 +151,7 @@ impl<'a> Known<'a> {
     }
 
     pub fn deflates_itself(&self) -> bool {
-        self.seen.deflates_itself()
+        !gain::is_vain(&self.record) && self.seen.deflates_itself()
     }
 
     /// The memory that it can still take by deflating its own balloon.
@@ -166,7 +168,7 @@ impl<'a> Known<'a> {
 
     /// The least that it may be asked to keep.
     pub fn reservation(&self) -> Bytes {
-        if self.seen.withheld.is_some() {
+        if gain::why_withheld(self).is_some() {
             return self.whole_pages(self.seen.told.full);
         }
         self.whole_pages(self.class.reservation.min(self.seen.told.full).max(self.least()))
@@ -174,7 +176,7 @@ impl<'a> Known<'a> {
 
     /// The most that it may be given.
     pub fn limit(&self) -> Bytes {
-        if self.seen.withheld.is_some() {
+        if gain::why_withheld(self).is_some() {
             return self.seen.told.full;
         }
         match self.class.limit {

@@ -9,6 +9,7 @@
 //!
 //! **Property.** Carrying out the accepted actions, and no others, keeps every promise.
 
+mod gain;
 mod holds;
 mod known;
 mod room;
@@ -403,8 +404,8 @@ impl<'a> Bench<'a> {
 
     fn judge_split(&self, index: usize) -> Option<Violation> {
         let guest = &self.guests[index];
-        if let Some(why) = &guest.seen.withheld {
-            return Some(Violation::TakesInVain { guest: guest.seen.id.clone(), why: why.clone() });
+        if let Some(why) = gain::why_withheld(guest) {
+            return Some(Violation::TakesInVain { guest: guest.seen.id.clone(), why });
         }
         let is_torn = self.seen.torn_of(guest.seen).is_some_and(|torn| !torn.is_zero());
         if !(self.seen.host.splits && is_torn) {
@@ -423,8 +424,8 @@ impl<'a> Bench<'a> {
             _ => agent.trims,
         });
         let Some(agent) = agent else { return Some(Violation::NoAgent(id())) };
-        if let (Request::Trim(_) | Request::Compact, Some(why)) = (request, &guest.seen.withheld) {
-            return Some(Violation::TakesInVain { guest: id(), why: why.clone() });
+        if let (Request::Trim(_) | Request::Compact, Some(why)) = (request, gain::why_withheld(guest)) {
+            return Some(Violation::TakesInVain { guest: id(), why });
         }
         if guest.record.agent_asked_at.is_some_and(|at| self.seen.taken_at.since(at) < ASKS_EVERY) {
             return Some(Violation::AsksTooOften(id()));
@@ -478,8 +479,8 @@ impl<'a> Bench<'a> {
         let (config, witness, seen) = (self.config, self.witness, self.seen);
         let guest = &self.guests[index];
         let id = || guest.seen.id.clone();
-        if let Some(why) = &guest.seen.withheld {
-            return broken.push(Violation::TakesInVain { guest: id(), why: why.clone() });
+        if let Some(why) = gain::why_withheld(guest) {
+            return broken.push(Violation::TakesInVain { guest: id(), why });
         }
         if is_stuck(guest, seen) {
             broken.push(Violation::TakesFromStuck(id()));

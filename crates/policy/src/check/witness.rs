@@ -65,6 +65,7 @@ pub fn looks(witness: &mut Witness, config: &Config, seen: &Snapshot) {
         grown = grown.saturating_add(by);
         witnessed.footprint = footprint.or(witnessed.footprint);
         look_at(witnessed, guest, elapsed_before, now);
+        super::gain::look(witnessed, guest, now);
         let watches = config.mode == Mode::Manage && !is_ordered && witnessed.hold.is_none();
         if watches && is_foreign(config, guest, witnessed, now) {
             let keeps = Keeps::Foreign { from: witnessed.was, held_until: None };
@@ -114,7 +115,10 @@ pub fn hears(witness: &mut Witness, seen: &Snapshot, plan: &Plan, answers: &[Ans
             Request::PollStats(_) | Request::Reclaim(_) | Request::Merge(_) | Request::Share(_) => continue,
         };
         match answer {
-            Answer::Accepted | Answer::Yielded(_) => write(witnessed, guest, target, now),
+            Answer::Accepted | Answer::Yielded(_) => {
+                super::gain::write(witnessed, guest, target);
+                write(witnessed, guest, target, now);
+            }
             Answer::Failed(_) => {
                 witnessed.doubted_at = Some(now);
                 end_foreign(witnessed);

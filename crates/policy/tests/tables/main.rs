@@ -10,6 +10,7 @@ mod alone;
 mod clock;
 mod emergency;
 mod fetch;
+mod gain;
 mod hold;
 mod host_state;
 mod ksm;

@@ -1,0 +1,92 @@
+//! The check's own view of what the host gains from a guest.
+//!
+//! **Rules.** A step down has ended when the guest keeps what it was asked for. It was in vain if both the footprint and the mappings, read since,
+//! show more than that and half of the step as resident; without mappings, the footprint counts after a second.
+
+use memtide_model::{Bytes, Gain, GivenStep, GuestSeen, Moment, Proof, Reading, Span, Withheld, Witnessed};
+
+use super::known::Known;
+use super::witness::RESET;
+
+/// A smaller difference is none.
+const STEP: Bytes = Bytes::from_mib(1);
+/// Mappings that are not there after this time do not come.
+const MAPPINGS_COME: Span = Span::from_secs(1);
+
+/// Looks at the guest in a snapshot.
+pub(super) fn look(record: &mut Witnessed, guest: &GuestSeen, now: Moment) {
+    let full = guest.told.full;
+    if record.gain.full != full {
+        record.gain = Gain { full, ..Gain::default() };
+    }
+    if guest.told.reset || record.reset_at.is_some_and(|at| now.since(at) < RESET) {
+        record.gain.step = None;
+    }
+    let keeps = guest.actual();
+    let (Some(step), footprint) = (&mut record.gain.step, backed(guest)) else { return };
+    if keeps.saturating_sub(STEP) > step.to {
+        step.arrived_at = None;
+        return;
+    }
+    let since = now.since(*step.arrived_at.get_or_insert(now));
+    let Some(footprint) = footprint else { return };
+    let half = step.from.saturating_sub(step.to).max(part(full)).mul_div(1, 2);
+    let mapped = match guest.cost.ram {
+        Reading::Fresh { value, age } => Some(value).filter(|_| age <= since),
+        Reading::Absent { .. } => Some(footprint).filter(|_| since >= MAPPINGS_COME),
+        Reading::Stale { .. } => None,
+    };
+    let Some(stays) = mapped
+        .map_or(Some(footprint).filter(|bytes| *bytes <= keeps.saturating_add(half)), |mapped| {
+            Some(mapped.min(footprint))
+        })
+    else {
+        return;
+    };
+    let had = step.resident;
+    record.gain.step = None;
+    if stays <= keeps.saturating_add(half) {
+        if had > keeps.saturating_add(half) {
+            record.gain.proof = Proof::Gained;
+        }
+    } else if mapped.is_some_and(|mapped| mapped <= full.saturating_add(half)) {
+        record.gain.proof = Proof::Vain { size: keeps, resident: mapped.unwrap_or_default() };
+    }
+}
+
+/// An accepted write.
+pub(super) fn write(record: &mut Witnessed, guest: &GuestSeen, target: Bytes) {
+    let keeps = guest.actual();
+    let takes = target.saturating_add(STEP) <= keeps;
+    let open = record.gain.step.filter(|step| step.arrived_at.is_none());
+    let resident = backed(guest).unwrap_or_default();
+    let new = GivenStep { from: keeps, to: target, resident, arrived_at: None };
+    record.gain.step = takes.then(|| open.map_or(new, |open| GivenStep { to: target, ..open }));
+}
+
+/// Whether a step was in vain: the host pays for all of the guest's memory.
+pub(super) const fn is_vain(record: &Witnessed) -> bool {
+    matches!(record.gain.proof, Proof::Vain { .. })
+}
+
+/// Why the host gains nothing from this guest, if that is known or was seen.
+pub(super) fn why_withheld(guest: &Known<'_>) -> Option<Withheld> {
+    let seen = match guest.record.gain.proof {
+        Proof::Vain { size, resident } => Some(Withheld::GivesNothing { size, resident }),
+        Proof::None | Proof::Gained => None,
+    };
+    guest.seen.withheld.clone().or(seen)
+}
+
+/// The least step that is judged.
+const fn part(full: Bytes) -> Bytes {
+    Bytes::new(full.get() / 64)
+}
+
+/// The guest's memory that the host backs.
+fn backed(guest: &GuestSeen) -> Option<Bytes> {
+    let cost = &guest.cost;
+    let apart = [cost.merged.latest(), cost.swapped.latest()].into_iter().flatten().copied();
+    let own = cost.footprint.fresh()?.saturating_sub(cost.overhead);
+    Some(Bytes::sum(apart).saturating_add(own))
+}

@@ -1,0 +1,107 @@
+//! The host's gain from a guest is judged: one that gives nothing is left alone.
+//!
+//! **Problem.** A balloon can inflate and the host gain nothing: a device pins the memory, it is locked, it lies in huge pages. Some of these causes
+//! are known in advance ([`memtide_model::Withheld`]); the next one is not.
+//!
+//! **Terms.** *Resident* is the guest's memory that the host backs: its footprint without its VMM's own memory, with what KSM merged and what is in
+//! swap. Its mappings tell it exactly, but late.
+//!
+//! **Rule.** A step down is judged when the guest keeps no more than it was asked to keep:
+//! - resident is no more than that size and half of the step: the host has gained, if more was resident before;
+//! - the mappings, read since, show more: the step was in vain. (Until they are read, the guest gives nothing.) The guest gives nothing any more, counts at its full size, and gets that back at
+//!   once: the host pays for it in any case.
+//!
+//! If the full size changes, nothing is known again: memory that was plugged may lie elsewhere.
+//!
+//! **Property.** A guest that gives the host nothing is asked for memory once.
+
+use memtide_model::{Bytes, Gain, GivenStep, GuestSeen, GuestState, Moment, Proof, Reading, Withheld};
+
+use crate::constants::{JUDGED_WITHIN, LEAST_JUDGED, RESET_SETTLES, TOLERANCE};
+
+/// What is known of a guest's gain now.
+#[must_use]
+pub fn judge(before: &GuestState, seen: &GuestSeen, now: Moment) -> Gain {
+    let full = seen.told.full;
+    if before.gain.full != full {
+        return Gain { full, ..Gain::default() };
+    }
+    let gain = before.gain;
+    let was_reset = seen.told.reset || before.reset_at.is_some_and(|at| now.since(at) < RESET_SETTLES);
+    let Some(step) = gain.step.filter(|_| !was_reset) else { return Gain { step: None, ..gain } };
+    let keeps = seen.actual();
+    if keeps > step.to.saturating_add(TOLERANCE) {
+        return Gain { step: Some(GivenStep { arrived_at: None, ..step }), ..gain };
+    }
+    let arrived_at = step.arrived_at.unwrap_or(now);
+    let waits = Gain { step: Some(GivenStep { arrived_at: Some(arrived_at), ..step }), ..gain };
+    let most = keeps.saturating_add(excess(step, full));
+    let Some(roughly) = resident(seen) else { return waits };
+    let since = now.since(arrived_at);
+    let exactly = match &seen.cost.ram {
+        Reading::Fresh { value, age } if *age <= since => Some(*value),
+        // Nobody will know it better.
+        Reading::Absent { .. } if since >= JUDGED_WITHIN => Some(roughly),
+        _ => None,
+    };
+    let is_gained = |resident| resident <= most;
+    if is_gained(roughly) || exactly.is_some_and(is_gained) {
+        let proof = if step.resident > most { Proof::Gained } else { gain.proof };
+        return Gain { full, proof, step: None };
+    }
+    match exactly {
+        // Not even the facts about its size are right.
+        Some(resident) if resident > full.saturating_add(excess(step, full)) => Gain { step: None, ..gain },
+        Some(resident) => Gain { full, proof: Proof::Vain { size: keeps, resident }, step: None },
+        None => waits,
+    }
+}
+
+/// How much more than its size may be resident after a step that the host has gained.
+fn excess(step: GivenStep, full: Bytes) -> Bytes {
+    step.from.saturating_sub(step.to).max(LEAST_JUDGED.of(full)).mul_div(1, 2)
+}
+
+/// The guest's memory that the host backs, as far as its footprint tells.
+#[must_use]
+pub fn resident(seen: &GuestSeen) -> Option<Bytes> {
+    let footprint = seen.cost.footprint.fresh()?;
+    let elsewhere =
+        [&seen.cost.merged, &seen.cost.swapped].map(|reading| reading.latest().copied().unwrap_or_default());
+    Some(footprint.saturating_sub(seen.cost.overhead).saturating_add(Bytes::sum(elsewhere)))
+}
+
+/// Whether a step seems to have brought nothing, and the mappings have not told yet.
+#[must_use]
+pub fn is_in_doubt(gain: &Gain) -> bool {
+    gain.step.is_some_and(|step| step.arrived_at.is_some())
+}
+
+/// Why the guest gives the host nothing, if its steps have shown it.
+#[must_use]
+pub const fn why_withheld(gain: &Gain) -> Option<Withheld> {
+    match gain.proof {
+        Proof::Vain { size, resident } => Some(Withheld::GivesNothing { size, resident }),
+        Proof::None | Proof::Gained => None,
+    }
+}
+
+/// Notes that a guest which keeps `keeps` is asked for another size.
+#[must_use]
+pub fn asked(gain: &Gain, seen: &GuestSeen, target: Bytes) -> Gain {
+    let keeps = seen.actual();
+    if target.saturating_add(TOLERANCE) > keeps {
+        return Gain { step: None, ..*gain };
+    }
+    let new = || GivenStep {
+        from: keeps,
+        to: target,
+        resident: resident(seen).unwrap_or_default(),
+        arrived_at: None,
+    };
+    let step = match gain.step {
+        Some(step) if step.arrived_at.is_none() => GivenStep { to: target, ..step },
+        _ => new(),
+    };
+    Gain { step: Some(step), ..*gain }
+}
