@@ -9,7 +9,7 @@ use memtide_agent::wire;
 use memtide_model::Bytes;
 use serde_json::Value;
 
-use super::options::Options;
+use super::options::{Options, Properties, size};
 
 /// The part of a QEMU's command line that memtide needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,33 +79,6 @@ struct Chardev {
 enum Address {
     Unix(PathBuf),
     Tcp(String),
-}
-
-/// The properties of `-object` and `-device`, given as JSON or as options.
-pub(super) enum Properties {
-    Json(Value),
-    Options(Options),
-}
-
-impl Properties {
-    /// Parses `text`. In options, a first part without `=` is the value of `implied`.
-    pub(super) fn parse(text: &str, implied: &str) -> Option<Self> {
-        if text.starts_with('{') {
-            return serde_json::from_str(text).ok().map(Self::Json);
-        }
-        Some(Self::Options(Options::parse(text, implied)))
-    }
-
-    pub(super) fn get(&self, key: &str) -> Option<String> {
-        match self {
-            Self::Options(options) => options.get(key).map(str::to_owned),
-            Self::Json(json) => match json.get(key)? {
-                Value::String(text) => Some(text.clone()),
-                Value::Bool(on) => Some(if *on { "on" } else { "off" }.to_owned()),
-                other => Some(other.to_string()),
-            },
-        }
-    }
 }
 
 /// The collected arguments, interpreted at the end.
@@ -288,7 +261,7 @@ impl Collected {
 
     /// A port for the agent, on virtio-serial; or a device with memory.
     fn device(&mut self, value: &str) {
-        let Some(properties) = Properties::parse(value, "driver") else { return };
+        let properties = Properties::parse(value, "driver");
         let driver = properties.get("driver").unwrap_or_default();
         if let Some(memory) = properties.get("memdev") {
             if is_for_ram(&driver) { self.plugged.push(memory) } else { self.no_ram.push(memory) }
@@ -302,7 +275,7 @@ impl Collected {
     }
 
     fn object(&mut self, value: &str) {
-        let Some(properties) = Properties::parse(value, "qom-type") else { return };
+        let properties = Properties::parse(value, "qom-type");
         let kind = match properties.get("qom-type").as_deref() {
             Some("memory-backend-ram") => RamKind::Anonymous,
             Some("memory-backend-memfd") => RamKind::Memfd,
@@ -385,21 +358,11 @@ pub(super) fn is_for_ram(driver: &str) -> bool {
 
 /// The value of `key` in an option's argument, given as JSON or as options.
 fn named(value: &str, implied: &str, key: &str) -> Option<String> {
-    Properties::parse(value, implied)?.get(key)
+    Properties::parse(value, implied).get(key)
 }
 
 fn is_of_libvirt(path: &str) -> bool {
     path.contains("/libvirt/qemu/")
-}
-
-/// A size as QEMU reads it. A number without a unit counts units of `2^shift` bytes.
-fn size(text: &str, shift: u32) -> Option<Bytes> {
-    let number = match text.strip_prefix("0x") {
-        Some(hex) => u64::from_str_radix(hex, 16).ok(),
-        None if text.bytes().all(|b| b.is_ascii_digit()) => text.parse().ok(),
-        None => return text.parse().ok(),
-    };
-    number?.checked_mul(1 << shift).map(Bytes::new)
 }
 
 #[cfg(test)]

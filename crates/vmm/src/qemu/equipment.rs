@@ -11,8 +11,8 @@ use std::path::PathBuf;
 
 use memtide_model::Withheld;
 
-use super::command_line::{Properties, is_for_ram};
-use super::options::Options;
+use super::command_line::is_for_ram;
+use super::options::{Options, Properties};
 
 /// A QEMU's devices and memory settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl Equipment {
                     let value = rest.next().unwrap_or_default();
                     found.option(option, value);
                     no_ram.extend(memory_of_device(value).filter(|_| option == "device"));
-                    let id = || Properties::parse(value, "qom-type")?.get("id");
+                    let id = || Properties::parse(value, "qom-type").get("id");
                     named.resize_with(found.memory.len(), || id().unwrap_or_default());
                 }
                 _ => {}
@@ -115,13 +115,13 @@ impl Equipment {
 
     fn netdev(&mut self, value: &str) {
         let properties = Properties::parse(value, "type");
-        if properties.and_then(|properties| properties.get("type")).as_deref() == Some("vhost-vdpa") {
+        if properties.get("type").as_deref() == Some("vhost-vdpa") {
             self.pinning.push("vhost-vdpa".to_owned());
         }
     }
 
     fn device(&mut self, value: &str) {
-        let Some(properties) = Properties::parse(value, "driver") else { return };
+        let properties = Properties::parse(value, "driver");
         let Some(driver) = properties.get("driver") else { return };
         let on = |key: &str| properties.get(key).is_some_and(|word| is_on(&word));
         if driver.starts_with("virtio-balloon") {
@@ -138,7 +138,7 @@ impl Equipment {
     }
 
     fn object(&mut self, value: &str) {
-        let Some(properties) = Properties::parse(value, "qom-type") else { return };
+        let properties = Properties::parse(value, "qom-type");
         let kind = properties.get("qom-type").unwrap_or_default();
         let on = |key: &str| properties.get(key).map(|word| is_on(&word));
         match kind.as_str() {
@@ -182,7 +182,7 @@ impl Equipment {
 
 /// The memory backend of a device whose memory is no RAM.
 fn memory_of_device(value: &str) -> Option<String> {
-    let properties = Properties::parse(value, "driver")?;
+    let properties = Properties::parse(value, "driver");
     properties.get("memdev").filter(|_| !properties.get("driver").is_some_and(|driver| is_for_ram(&driver)))
 }
 

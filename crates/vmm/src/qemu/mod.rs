@@ -16,6 +16,7 @@
 //! Rules. memtide never connects to a QEMU that libvirt owns. It trusts nothing from a guest or a monitor: lines, texts, queues and
 //! numbers are bounded. A failure is a [`memtide_model::Absence`], never a zero.
 
+mod arguments;
 mod backend;
 mod balloon;
 mod command_line;
@@ -24,6 +25,7 @@ mod discovery;
 mod equipment;
 mod hotplug;
 mod knock;
+mod launcher;
 mod lines;
 mod link;
 mod merge;
@@ -39,10 +41,12 @@ mod stats;
 mod stats_clock;
 mod wire;
 
+pub use arguments::{Arguments, Source};
 pub use backend::{ConfiguredGuest, LEAST_GROWTH, Qemu, ram_blocks};
 pub use command_line::{CommandLine, RamBackend, RamKind};
 pub use discovery::{Accel, Changes, Discovery, DiscoveryError, Owner, ProcessFacts, QemuProcess};
 pub use equipment::{BalloonArgument, Equipment, MemoryArgument};
+pub use launcher::{BalloonOwner, Launcher};
 pub use monitor::{Monitor, MonitorConfig, MonitorError, Use};
 pub use qmp::{Command, Qmp, QmpError, QmpEvent, Refusal};
 pub use signal::Signal;
