@@ -1,13 +1,13 @@
 //! The guests: their command lines, the memory of their processes, and the answers of their monitors.
 
-use std::collections::HashSet;
-use std::fs::{self, File};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use memtide_host::{Mapping, Mappings, Root};
+use memtide_host::{Locked, Mapping, Mappings, Root};
 use memtide_model::{Absence, Bytes, Config, GuestId, Span, Told, Withheld, name_matches};
 use memtide_vmm::Wish;
 use memtide_vmm::qemu::{
@@ -17,7 +17,9 @@ use memtide_vmm::qemu::{
 use serde::Deserialize;
 use tokio::task::JoinSet;
 
+use super::launch::Launch;
 use super::small::{file_system, kib, text};
+use super::within::{EACH, Job, within};
 use super::{Daemon, SocketTrouble, Unmatched};
 
 /// The deadline of a monitor. A free monitor answers within milliseconds.
@@ -26,6 +28,8 @@ const DEADLINE: Duration = Duration::from_secs(3);
 const AT_ONCE: usize = 128;
 /// The memory of a QEMU guest without `-m`.
 const DEFAULT_MEMORY: Bytes = Bytes::from_mib(128);
+/// The first process starts everything else, and never a guest itself: with socket activation, it listens at any path.
+const INIT: u32 = 1;
 
 /// One guest.
 #[derive(Clone, Debug)]
@@ -42,8 +46,14 @@ pub struct GuestFacts {
     pub age: Option<Span>,
     /// Whether its class lets memtide manage it.
     pub managed: bool,
+    /// The program that started it.
+    pub launch: Launch,
     /// Its monitors, as paths that work from here.
     pub monitors: Vec<PathBuf>,
+    /// Its first monitor as QEMU was given it, if that is a relative path.
+    pub relative_monitor: Option<PathBuf>,
+    /// Its first monitor as QEMU was given it, if it is there for this process, but not for QEMU: QEMU changed its root later.
+    pub outer_monitor: Option<PathBuf>,
     /// Addresses of its monitors on TCP, which memtide does not use.
     pub tcp_monitors: Vec<String>,
     /// The socket of the port for its agent, as a path that works from here.
@@ -56,14 +66,16 @@ pub struct GuestFacts {
     pub memory_files: Vec<(PathBuf, Option<String>)>,
     /// The memory of its process.
     pub status: Option<ProcessStatus>,
+    /// Memory of its process that the kernel must keep; `None` if it cannot be read.
+    pub locked: Option<Locked>,
     /// Whether its mappings can be read.
     pub mappings: Result<(), Absence>,
     /// Whether its largest private mapping is marked for KSM; `None` if it cannot be read.
     pub marked: Option<bool>,
     /// The most that its QEMU can cost beyond the guest's memory; `None` if its mappings cannot be read.
     pub overhead_bound: Option<Bytes>,
-    /// The file of which its memory is a private mapping, if QEMU did not create it for this guest alone.
-    pub private_file: Option<String>,
+    /// Why memory that it gives is not the host's, as its mappings or the daemon tell.
+    pub withheld: Option<Withheld>,
     /// The source of the following facts.
     pub informant: Informant,
     /// The facts about its balloon and statistics, or the reason why there are none.
@@ -86,10 +98,6 @@ pub enum Informant {
 /// The memory of a process, from `/proc/PID/status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessStatus {
-    /// `VmLck`: locked memory, including memory that VFIO pins.
-    pub locked: Bytes,
-    /// `VmPin`: memory that cannot be moved.
-    pub pinned: Bytes,
     /// `VmSwap`: its memory in swap.
     pub swapped: Bytes,
     /// `HugetlbPages`: its memory from the hugetlbfs pool.
@@ -104,88 +112,243 @@ impl GuestFacts {
     pub fn is_of_libvirt(&self) -> bool {
         self.owner == Owner::Libvirt
     }
+
+    /// Whether its memory is made of pages of hugetlbfs.
+    #[must_use]
+    pub fn is_huge(&self) -> bool {
+        let memory = self.equipment.iter().flat_map(|equipment| &equipment.memory);
+        let held = self.status.map_or(Bytes::ZERO, |status| status.huge);
+        memory.into_iter().any(|memory| memory.hugetlb)
+            || self.memory_files.iter().any(|(_, kind)| kind.as_deref() == Some("hugetlbfs"))
+            || self.withheld == Some(Withheld::HugePages)
+            || !held.is_zero()
+    }
+
+    /// Why memory that it gives is not the host's, as far as anything tells.
+    #[must_use]
+    pub fn why_withheld(&self) -> Option<Withheld> {
+        let equipment = || self.equipment.as_ref().and_then(Equipment::withheld);
+        let locked = || self.locked.and_then(|locked| locked.withheld(self.full));
+        let huge = || self.is_huge().then_some(Withheld::HugePages);
+        self.withheld.clone().or_else(equipment).or_else(locked).or_else(huge)
+    }
+
+    /// Whether free page reporting may be advised: if QEMU discards free pages, the host gains them, and nobody else loses anything.
+    #[must_use]
+    pub fn may_report(&self) -> bool {
+        // The command line does not tell a template from a file of QEMU's own.
+        let memory = self.equipment.iter().flat_map(|equipment| &equipment.memory);
+        let may_be_private = || memory.into_iter().any(|memory| memory.path.is_some() && !memory.shared);
+        self.why_withheld().is_none() && !(self.mappings.is_err() && may_be_private())
+    }
 }
 
 /// The result of the search for guests.
-pub(super) struct Seen {
-    pub(super) guests: Vec<GuestFacts>,
-    pub(super) left_out: usize,
+pub(super) struct Found {
+    /// The processes, with the guest of the configuration that each is.
+    pub(super) processes: Vec<(QemuProcess, Option<ConfiguredGuest>)>,
+    /// Why the search failed.
     pub(super) failed: Option<String>,
+    /// Guests of the configuration without a process.
     pub(super) unmatched: Vec<Unmatched>,
 }
 
-/// Finds the guests and gathers their facts.
+/// The facts of the guests.
+pub(super) struct Seen {
+    pub(super) guests: Vec<GuestFacts>,
+    pub(super) left_out: usize,
+    /// What took too long to read.
+    pub(super) slow: Vec<String>,
+}
+
+/// Finds the guests, and those of the configuration that only their listening socket shows.
+pub(super) fn find(root: &Root, configured: &[ConfiguredGuest]) -> Found {
+    let mut discovery = Discovery::new(&root.path(Path::new("/proc")));
+    let failed = discovery.scan().err().map(|error| format!("{error}: {}", error.source));
+    let mut named: BTreeMap<u32, ConfiguredGuest> = BTreeMap::new();
+    let mut unmatched = Vec::new();
+    for guest in configured {
+        let (name, qmp) = (guest.name.clone(), guest.qmp.clone());
+        match process_of(&mut discovery, &guest.qmp) {
+            Ok(pid) => {
+                named.entry(pid).or_insert_with(|| guest.clone());
+            }
+            Err(why) => unmatched.push(Unmatched { name, qmp, why }),
+        }
+    }
+    let processes =
+        discovery.processes().map(|process| (process.clone(), named.get(&process.pid).cloned())).collect();
+    Found { processes, failed, unmatched }
+}
+
+/// The process whose monitor is at `path`: the one with that path on its command line, or else the one that listens there.
+fn process_of(discovery: &mut Discovery, path: &Path) -> Result<u32, SocketTrouble> {
+    let named = discovery
+        .processes()
+        .find(|process| process.monitors.iter().any(|monitor| is_same(monitor, path)))
+        .map(|process| process.pid);
+    if let Some(pid) = named {
+        return Ok(pid);
+    }
+    let is_no_socket = || fs::metadata(path).is_ok_and(|there| !there.file_type().is_socket());
+    let socket = UnixStream::connect(path).map_err(|error| match error.kind() {
+        _ if is_no_socket() => SocketTrouble::NoSocket,
+        std::io::ErrorKind::PermissionDenied => SocketTrouble::Forbidden,
+        std::io::ErrorKind::NotFound => SocketTrouble::Gone,
+        _ => SocketTrouble::Unheard,
+    })?;
+    let peer = rustix::net::sockopt::socket_peercred(&socket).map_err(|_| SocketTrouble::Unheard)?;
+    let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).map_err(|_| SocketTrouble::Unheard)?;
+    let adopted = (pid != INIT).then(|| discovery.adopt(pid).ok().flatten()).flatten();
+    adopted.map(|process| process.pid).ok_or(SocketTrouble::NoGuest(pid))
+}
+
+/// Gathers the facts of the guests that were found, as far as they can be read by the moment `by`.
 pub(super) async fn look(
     root: &Root,
     config: &Config,
     discover: &[String],
-    configured: &[ConfiguredGuest],
     daemon: &Daemon,
+    found: Vec<(QemuProcess, Option<ConfiguredGuest>)>,
+    by: Instant,
 ) -> Seen {
-    let mut discovery = Discovery::new(&root.path(Path::new("/proc")));
-    let failed = discovery.scan().err().map(|error| format!("{error}: {}", error.source));
-    let mut left_out = 0;
-    let mut matched: HashSet<&Path> = HashSet::new();
+    let before = found.len();
+    let ours: Vec<_> = found
+        .into_iter()
+        .filter(|(process, configured)| {
+            let name = process.id.name();
+            configured.is_some() || discover.iter().any(|pattern| name_matches(pattern, name))
+        })
+        .collect();
+    let left_out = before - ours.len();
+    let files = each(root, &ours, by, |root, process, _| Files::read(root, process));
+    let memory = each(root, &ours, by, |root, process, until| Memory::read(root, process, until));
+    let mut slow = Vec::new();
     let mut guests = Vec::new();
-    for process in discovery.processes() {
-        let ours =
-            configured.iter().find(|guest| process.monitors.iter().any(|path| is_same(path, &guest.qmp)));
-        let name = ours.map_or(process.id.name(), |guest| guest.name.as_str());
-        if let Some(ours) = ours {
-            matched.insert(&ours.qmp);
-        } else if !discover.iter().any(|pattern| name_matches(pattern, name)) {
-            left_out += 1;
-            continue;
+    for (((process, configured), files), memory) in ours.into_iter().zip(files).zip(memory) {
+        let name = configured.as_ref().map_or(process.id.name(), |guest| guest.name.as_str());
+        let of_it = |what: &str| format!("the {what} of {name} (process {})", process.pid);
+        if files.is_none() {
+            slow.push(of_it("command line and files"));
         }
-        let mut guest = of_process(root, process, name);
+        let memory = memory.unwrap_or(Err(Absence::Timeout));
+        if matches!(memory, Err(Absence::Timeout)) {
+            slow.push(of_it("mappings"));
+        }
+        let mut guest = of_process(&process, name, files.unwrap_or_default(), memory);
         guest.managed = config.class_of(name).1.manage;
-        if let Some(ours) = ours {
-            guest.monitors = vec![ours.qmp.clone()];
+        if let Some(ours) = configured {
+            guest.monitors = vec![ours.qmp];
+            (guest.relative_monitor, guest.outer_monitor) = (None, None);
+            if guest.told.balloon.why_not() == Some(&Absence::NoControl) {
+                guest.told = Told::nothing(guest.full, Absence::NotYet);
+            }
         }
         tell_from(daemon, &mut guest);
-        guests.push((process.id.clone(), guest));
+        guests.push((process.id, guest));
     }
-    let unmatched = configured
-        .iter()
-        .filter(|guest| !matched.contains(guest.qmp.as_path()))
-        .filter_map(unmatched)
-        .collect();
     let mut guests = ask_monitors(root, guests).await;
     guests.sort_by(|a, b| (&a.name, a.pid).cmp(&(&b.name, b.pid)));
-    Seen { guests, left_out, failed, unmatched }
+    Seen { guests, left_out, slow }
+}
+
+/// What `read` reads of each process; `None` for those that take too long.
+fn each<T: Send + 'static>(
+    root: &Root,
+    processes: &[(QemuProcess, Option<ConfiguredGuest>)],
+    by: Instant,
+    read: fn(&Root, &QemuProcess, Instant) -> T,
+) -> Vec<Option<T>> {
+    let job = |process: &QemuProcess| {
+        let (root, process) = (root.clone(), process.clone());
+        Box::new(move |until| read(&root, &process, until)) as Job<T>
+    };
+    within(processes.iter().map(|(process, _)| job(process)).collect(), EACH, by)
+}
+
+/// The processes of the guests that were found.
+pub(super) fn pids(found: &[(QemuProcess, Option<ConfiguredGuest>)]) -> BTreeSet<u32> {
+    found.iter().map(|(process, _)| process.pid).collect()
 }
 
 fn is_same(a: &Path, b: &Path) -> bool {
-    let file = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    let file = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
     a == b || file(a).is_some_and(|a| Some(a) == file(b))
 }
 
-/// The problem with the socket of a configured guest that is on no command line. There is none if a process listens: QEMU
-/// may have inherited the socket.
-fn unmatched(guest: &ConfiguredGuest) -> Option<Unmatched> {
-    let is_no_socket = |path| fs::metadata(path).is_ok_and(|there| !there.file_type().is_socket());
-    let why = match UnixStream::connect(&guest.qmp) {
-        Ok(_) => return None,
-        Err(_) if is_no_socket(&guest.qmp) => SocketTrouble::NoSocket,
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => SocketTrouble::Forbidden,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => SocketTrouble::Gone,
-        Err(_) => SocketTrouble::Unheard,
-    };
-    Some(Unmatched { name: guest.name.clone(), qmp: guest.qmp.clone(), why })
+/// What the small files of a process tell.
+#[derive(Default)]
+struct Files {
+    equipment: Option<Equipment>,
+    line: CommandLine,
+    launch: Launch,
+    memory_files: Vec<(PathBuf, Option<String>)>,
+    status: Option<ProcessStatus>,
+    locked: Option<Locked>,
+    age: Option<Span>,
+    outer_monitor: Option<PathBuf>,
 }
 
-/// The facts from the files of a process.
-fn of_process(root: &Root, process: &QemuProcess, name: &str) -> GuestFacts {
+impl Files {
+    fn read(root: &Root, process: &QemuProcess) -> Self {
+        let pid = process.pid;
+        let cmdline = text(&root.process(pid, "cmdline")).ok();
+        let equipment = cmdline.as_ref().map(|cmdline| Equipment::parse(cmdline.as_bytes()));
+        let memory = equipment.iter().flat_map(|equipment| &equipment.memory);
+        let paths = memory.filter_map(|memory| memory.path.clone());
+        let memory_files = paths.map(|path| (path.clone(), file_system(root, "self", &path))).collect();
+        let cmdline = cmdline.unwrap_or_default();
+        let is_outer = |path: &&PathBuf| {
+            let is_socket = || fs::metadata(path).is_ok_and(|there| there.file_type().is_socket());
+            path.is_absolute() && !process.monitors.contains(path) && is_socket()
+        };
+        Self {
+            line: CommandLine::parse(cmdline.as_bytes()),
+            launch: Launch::of(cmdline.as_bytes(), process.id.name()),
+            memory_files,
+            equipment,
+            status: text(&root.process(pid, "status")).ok().map(|text| status(&text)),
+            locked: Locked::read(root, pid).ok(),
+            age: age(root, process.id.start()),
+            outer_monitor: process.bound.iter().find(is_outer).cloned(),
+        }
+    }
+}
+
+/// What the mappings of a process tell.
+struct Memory {
+    costs: Mappings,
+    /// Whether KSM may scan the largest private mapping: the guest's memory, unless that is shared.
+    marked: Option<bool>,
+}
+
+impl Memory {
+    fn read(root: &Root, process: &QemuProcess, until: Instant) -> Result<Self, Absence> {
+        let mapped =
+            Mapping::read_until(root, process.pid, until).map_err(|error| match error.absence() {
+                why @ (Absence::Forbidden | Absence::Timeout) => why,
+                _ => Absence::Gone,
+            })?;
+        let blocks = ram_blocks(process, process.facts.memory.unwrap_or(DEFAULT_MEMORY));
+        Ok(Self { costs: Mappings::of(&mapped, &blocks), marked: marked(&mapped) })
+    }
+}
+
+/// The facts of a process.
+fn of_process(
+    process: &QemuProcess,
+    name: &str,
+    files: Files,
+    memory: Result<Memory, Absence>,
+) -> GuestFacts {
     let assumed = process.facts.memory.unwrap_or(DEFAULT_MEMORY);
-    let mapped = Mapping::read_all(root, process.pid).ok();
-    let costs = mapped.as_deref().map(|mapped| Mappings::of(mapped, &ram_blocks(process, assumed)));
-    let ram_like = costs.as_ref().map(|costs| costs.ram_like).filter(|size| !size.is_zero());
+    let (memory, mappings) = match memory {
+        Ok(memory) => (Some(memory), Ok(())),
+        Err(why) => (None, Err(why)),
+    };
+    let costs = memory.as_ref().map(|memory| &memory.costs);
+    let ram_like = costs.map(|costs| costs.ram_like).filter(|size| !size.is_zero());
     let full = ram_like.filter(|_| process.facts.is_of_unknown_size()).unwrap_or(assumed);
-    let cmdline = text(&root.process(process.pid, "cmdline")).ok();
-    let equipment = cmdline.as_ref().map(|cmdline| Equipment::parse(cmdline.as_bytes()));
-    let line = cmdline.map(|cmdline| CommandLine::parse(cmdline.as_bytes())).unwrap_or_default();
-    let paths =
-        equipment.iter().flat_map(|equipment| &equipment.memory).filter_map(|memory| memory.path.clone());
     let why = match (process.owner, process.monitors.is_empty()) {
         (Owner::Libvirt, _) => Absence::OwnedBy("libvirt".to_owned()),
         (_, true) => Absence::NoControl,
@@ -196,22 +359,23 @@ fn of_process(root: &Root, process: &QemuProcess, name: &str) -> GuestFacts {
         pid: process.pid,
         owner: process.owner,
         full,
-        age: age(root, process.id.start()),
+        age: files.age,
         managed: true,
+        launch: files.launch,
         monitors: process.monitors.clone(),
-        tcp_monitors: line.tcp_monitors,
+        relative_monitor: process.bound.first().filter(|path| path.is_relative()).cloned(),
+        outer_monitor: files.outer_monitor,
+        tcp_monitors: files.line.tcp_monitors,
         agent: process.agent.clone(),
         process: process.facts.clone(),
-        memory_files: paths.map(|path| (path.clone(), file_system(root, "self", &path))).collect(),
-        equipment,
-        status: text(&root.process(process.pid, "status")).ok().map(|text| status(&text)),
-        mappings: mappings(root, process.pid),
-        marked: mapped.as_deref().and_then(marked),
-        overhead_bound: costs.as_ref().map(|costs| costs.other_bound(LEAST_GROWTH)),
-        private_file: costs.and_then(|costs| match costs.withheld {
-            Some(Withheld::PrivateFile(path)) => Some(path),
-            _ => None,
-        }),
+        memory_files: files.memory_files,
+        equipment: files.equipment,
+        status: files.status,
+        locked: files.locked,
+        mappings,
+        marked: memory.as_ref().and_then(|memory| memory.marked),
+        overhead_bound: costs.map(|costs| costs.other_bound(LEAST_GROWTH)),
+        withheld: costs.and_then(|costs| costs.withheld.clone()).or_else(|| process.withheld.clone()),
         informant: Informant::Nobody,
         told: Told::nothing(full, why),
         qemu: None,
@@ -229,20 +393,9 @@ fn status(text: &str) -> ProcessStatus {
     let size = |key| kib(text, key).unwrap_or(Bytes::ZERO);
     let state = text.lines().find_map(|line| line.strip_prefix("State:")).unwrap_or_default().trim();
     ProcessStatus {
-        locked: size("VmLck"),
-        pinned: size("VmPin"),
         swapped: size("VmSwap"),
         huge: size("HugetlbPages"),
         stopped: state.starts_with(['T', 't']),
-    }
-}
-
-/// The kernel checks the permission to trace when `smaps` is opened.
-fn mappings(root: &Root, pid: u32) -> Result<(), Absence> {
-    match File::open(root.process(pid, "smaps")) {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Err(Absence::Forbidden),
-        Err(_) => Err(Absence::Gone),
     }
 }
 
@@ -259,6 +412,7 @@ fn tell_from(daemon: &Daemon, guest: &mut GuestFacts) {
     guest.full = seen.told.full;
     guest.told = seen.told.clone();
     guest.informant = Informant::Daemon;
+    guest.withheld = guest.withheld.take().or_else(|| seen.withheld.clone());
 }
 
 /// Queries the monitors of guests that the daemon does not know.
