@@ -5,7 +5,7 @@
 mod common;
 
 use common::guest;
-use memtide_doctor::advice::{Change, fix};
+use memtide_doctor::advice::{Change, fix, socket_of};
 use memtide_doctor::facts::{GuestFacts, Launch};
 use memtide_model::Withheld;
 use memtide_vmm::qemu::Launcher;
@@ -25,6 +25,7 @@ fn gives(guest: &GuestFacts, change: Change<'_>, place: &str, lines: &[&str]) {
 }
 
 const GPU: Change<'static> = Change::Without("vfio-pci 0000:65:00.0");
+const MONITOR: &str = "/run/vm/m.qmp";
 const GLOBALS: &str =
     "-global virtio-balloon-device.deflate-on-oom=on -global virtio-balloon-device.free-page-reporting=on";
 
@@ -37,7 +38,7 @@ fn qemu_alone() {
         (Change::Balloon, &[device][..]),
         (Change::DeflateOnOom, &[device]),
         (Change::Reporting, &[device]),
-        (Change::Monitor, &["-qmp unix:/run/vm/web-memtide.qmp,server=on,wait=off"]),
+        (Change::Monitor(MONITOR), &["-qmp unix:/run/vm/m.qmp,server=on,wait=off"]),
         (Change::Unlocked, &["-overcommit mem-lock=off"]),
         (
             Change::NoHugePages,
@@ -51,6 +52,7 @@ fn qemu_alone() {
         (Change::Without("vhost-vdpa"), &["-netdev vhost-vdpa"]),
         (Change::TranslationLimit, &["-accel tcg,thread=multi,tb-size=64"]),
         (Change::Mergeable, &["-machine mem-merge=on"]),
+        (Change::NotMergeable, &["-machine mem-merge=off"]),
     ] {
         gives(&web, change, line, lines);
     }
@@ -124,9 +126,10 @@ fn proxmox() {
     gives(&vm, Change::Balloon, shell, &["qm set 101 --delete balloon"]);
     gives(&vm, Change::DeflateOnOom, shell, &[&args(GLOBALS)]);
     gives(&vm, Change::Reporting, shell, &[&args(GLOBALS)]);
-    gives(&vm, Change::Monitor, shell, &[&args("-qmp unix:/run/vm/101-memtide.qmp,server=on,wait=off")]);
+    gives(&vm, Change::Monitor(MONITOR), shell, &[&args("-qmp unix:/run/vm/m.qmp,server=on,wait=off")]);
     gives(&vm, Change::NoHugePages, shell, &["qm set 101 --delete hugepages"]);
     gives(&vm, Change::Mergeable, shell, &["qm set 101 --allow-ksm 1"]);
+    gives(&vm, Change::NotMergeable, shell, &["qm set 101 --allow-ksm 0"]);
     gives(&vm, GPU, shell, &["qm config 101 | grep hostpci", "qm set 101 --delete hostpci0"]);
     gives(&vm, Change::Unlocked, "args of /etc/pve/qemu-server/101.conf", &["-overcommit mem-lock=on"]);
     nothing(&vm, Change::TranslationLimit, "Proxmox VE");
@@ -157,9 +160,9 @@ fn incus_and_lxd() {
         (Change::Mergeable, section(r#"[machine]\nmem-merge = "on""#)),
         (Change::NoHugePages, stopped("incus --project shop config unset web limits.memory.hugepages")),
         (
-            Change::Monitor,
+            Change::Monitor(MONITOR),
             stopped(
-                r#"incus --project shop config set web raw.qemu="$(incus --project shop config get web raw.qemu) -qmp unix:/run/incus/shop_web/web-memtide.qmp,server=on,wait=off""#,
+                r#"incus --project shop config set web raw.qemu="$(incus --project shop config get web raw.qemu) -qmp unix:/run/vm/m.qmp,server=on,wait=off""#,
             ),
         ),
     ] {
@@ -172,6 +175,7 @@ fn incus_and_lxd() {
         "raw.qemu in incus --project shop config edit web: remove",
         &["-overcommit mem-lock=on"],
     );
+    assert_eq!(socket_of(&web, "-memtide.qmp"), "/run/incus/shop_web/web-memtide.qmp");
     let lxd = of(Launcher::Lxd, "it's");
     gives(
         &lxd,
@@ -192,7 +196,7 @@ fn kata() {
     gives(&pod, Change::NoPrealloc, qemu, &["enable_mem_prealloc = false"]);
     gives(&pod, GPU, qemu, &[r#"cold_plug_vfio = "no-port""#, r#"hot_plug_vfio = "no-port""#]);
     gives(&pod, Change::OwnMemory, "[factory]", &["enable_template = false"]);
-    nothing(&pod, Change::Monitor, "Kata Containers");
+    nothing(&pod, Change::Monitor(MONITOR), "Kata Containers");
     let mut clone = pod;
     clone.withheld = Some(Withheld::PrivateFile("/run/vc/vm/template/memory".to_owned()));
     nothing(&clone, Change::Balloon, "Kata Containers");
@@ -200,16 +204,16 @@ fn kata() {
 
 #[test]
 fn launchers_that_take_options_of_qemu() {
-    let monitor = "-qmp unix:/run/vm/web-memtide.qmp,server=on,wait=off";
+    let monitor = "-qmp unix:/run/vm/m.qmp,server=on,wait=off";
     let web = of(Launcher::NixosMicrovm, "web");
     let nix = "the NixOS configuration of web, rebuilt (then systemctl restart microvm@web)";
     gives(&web, Change::Balloon, nix, &["microvm.balloon = true;"]);
     gives(&web, Change::DeflateOnOom, nix, &["microvm.deflateOnOOM = true;"]);
     gives(
         &web,
-        Change::Monitor,
+        Change::Monitor(MONITOR),
         nix,
-        &[r#"microvm.qemu.extraArgs = [ "-qmp" "unix:/run/vm/web-memtide.qmp,server=on,wait=off" ];"#],
+        &[r#"microvm.qemu.extraArgs = [ "-qmp" "unix:/run/vm/m.qmp,server=on,wait=off" ];"#],
     );
     gives(&web, GPU, "microvm.devices", &[r#"{ bus = "pci"; path = "0000:65:00.0"; }"#]);
     let phone = of(Launcher::AndroidEmulator, "Pixel_8");
@@ -222,7 +226,12 @@ fn launchers_that_take_options_of_qemu() {
         ],
     );
     let quick = of(Launcher::Quickemu, "web");
-    gives(&quick, Change::Monitor, "web.conf", &[&format!(r#"extra_args="${{extra_args}} {monitor}""#)]);
+    gives(
+        &quick,
+        Change::Monitor(MONITOR),
+        "web.conf",
+        &[&format!(r#"extra_args="${{extra_args}} {monitor}""#)],
+    );
     let mut lima = of(Launcher::Lima, "web");
     lima.launch.architecture = Some("aarch64".to_owned());
     gives(
@@ -238,9 +247,9 @@ fn launchers_that_take_options_of_qemu() {
     gives(&ganeti, Change::NoHugePages, "a shell", &["gnt-instance modify -H mem_path= web"]);
     gives(
         &ganeti,
-        Change::Monitor,
+        Change::Monitor(MONITOR),
         "gnt-instance info web",
-        &[r#"gnt-instance modify -H kvm_extra="-qmp unix:/run/vm/web-memtide.qmp\,server=on\,wait=off" web"#],
+        &[r#"gnt-instance modify -H kvm_extra="-qmp unix:/run/vm/m.qmp\,server=on\,wait=off" web"#],
     );
     for launcher in [Launcher::Multipass, Launcher::Podman] {
         nothing(&of(launcher, "web"), Change::Balloon, launcher.name());

@@ -26,6 +26,7 @@ const WARNING: Severity = Severity::Warning;
 const HINT: Severity = Severity::Hint;
 
 type Spoil = fn(&mut Facts);
+type Spoiler = dyn Fn(&mut Facts);
 
 fn first(facts: &mut Facts) -> &mut GuestFacts {
     &mut facts.guests[0]
@@ -652,7 +653,7 @@ fn free_page_reporting_is_not_advised_where_discarding_is_unsafe_or_in_vain() {
         first(facts).mappings = Err(Absence::Forbidden);
         equipment(facts).memory = vec![backing("/srv/ram", shared)];
     };
-    let unsafe_ones: Vec<Box<dyn Fn(&mut Facts)>> = vec![
+    let unsafe_ones: Vec<Box<Spoiler>> = vec![
         Box::new(|facts| equipment(facts).pinning = vec!["vfio-pci 0000:65:00.0".to_owned()]),
         Box::new(|facts| equipment(facts).pinning = vec!["vhost-vdpa".to_owned()]),
         Box::new(|facts| equipment(facts).confidential = Some("tdx-guest".to_owned())),

@@ -35,8 +35,9 @@ fn xml(guest: &GuestFacts, change: Change<'_>) -> Option<Fix> {
             (", in <features>", "<tcg><tb-cache unit='MiB'>64</tb-cache></tcg>".to_owned())
         }
         Change::Mergeable => (": remove from <memoryBacking>", "<nosharepages/>".to_owned()),
+        Change::NotMergeable => (", in <memoryBacking>", "<nosharepages/>".to_owned()),
         Change::Private => (": remove from <memoryBacking>", "<access mode='shared'/>".to_owned()),
-        Change::Monitor => return None,
+        Change::Monitor(_) => return None,
     };
     Some(at(format!("virsh edit {} (from the next start){what}", domain(&guest.name)), [line]))
 }

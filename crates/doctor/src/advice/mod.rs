@@ -26,8 +26,8 @@ pub enum Change<'a> {
     DeflateOnOom,
     /// The guest reports free pages.
     Reporting,
-    /// One more monitor, at [`monitor_of`].
-    Monitor,
+    /// A monitor, or one more, at this path: see [`socket_of`].
+    Monitor(&'a str),
     /// A port for memtide's agent.
     AgentPort,
     /// Its memory is not locked.
@@ -46,21 +46,19 @@ pub enum Change<'a> {
     TranslationLimit,
     /// KSM may merge its memory.
     Mergeable,
+    /// KSM may not merge its memory.
+    NotMergeable,
     /// Its memory is not shared with other processes.
     Private,
 }
 
-/// The socket of one more monitor: in a directory where the guest's QEMU may write.
+/// A socket for the guest, with this end of its name, where the guest's QEMU may make one: Incus and LXD confine it to a directory of its own.
 #[must_use]
-pub fn monitor_of(guest: &GuestFacts) -> String {
-    socket(guest, &format!("{}-memtide.qmp", file_name(&guest.name)))
-}
-
-/// A socket with this name. Incus and LXD confine QEMU to a directory of its own.
-fn socket(guest: &GuestFacts, name: &str) -> String {
+pub fn socket_of(guest: &GuestFacts, end: &str) -> String {
+    let name = file_name(&guest.name);
     match &guest.launch.directory {
-        Some(directory) => format!("{}/{name}", directory.display()),
-        None => format!("/run/vm/{name}"),
+        Some(directory) => format!("{}/{name}{end}", directory.display()),
+        None => format!("/run/vm/{name}{end}"),
     }
 }
 

@@ -27,6 +27,7 @@ fn proxmox(guest: &GuestFacts, change: Change<'_>) -> Option<Fix> {
         Change::Balloon => set("--delete balloon"),
         Change::NoHugePages => set("--delete hugepages"),
         Change::Mergeable => set("--allow-ksm 1"),
+        Change::NotMergeable => set("--allow-ksm 0"),
         Change::Without(device) if device.starts_with("vfio-pci") => {
             let lines = [format!("qm config {id} | grep hostpci"), format!("qm set {id} --delete hostpci0")];
             at("a shell, with the number that the first line shows (from the next start)", lines)
@@ -54,6 +55,7 @@ fn incus(guest: &GuestFacts, change: Change<'_>) -> Option<Fix> {
             section(r#"[device "qemu_balloon"]"#, &keys)
         }
         Change::Mergeable => section("[machine]", &[("mem-merge", "on")]),
+        Change::NotMergeable => section("[machine]", &[("mem-merge", "off")]),
         Change::Private => section(r#"[object "mem0"]"#, &[("share", "off")]),
         Change::NoHugePages => {
             while_stopped(guest, format!("{client} config unset {name} limits.memory.hugepages"))

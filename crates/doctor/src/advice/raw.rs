@@ -3,10 +3,10 @@
 use memtide_vmm::qemu::Launcher;
 
 use super::own::configuration;
-use super::{Change, at, balloon_options, client, monitor_of, shell_lines, socket, while_stopped};
+use super::{Change, at, balloon_options, client, shell_lines, socket_of, while_stopped};
 use crate::facts::GuestFacts;
 use crate::finding::Fix;
-use crate::quote::{file_name, shell, string};
+use crate::quote::{shell, string};
 
 /// QEMU's options for a change.
 enum Options {
@@ -36,9 +36,10 @@ fn options(guest: &GuestFacts, change: Change<'_>) -> Option<Options> {
             let global = |option| format!("-global virtio-balloon-device.{option}=on");
             Options::Add(balloon_options(guest).into_iter().map(global).collect())
         }
-        Change::Monitor => Options::Add(vec![monitor(guest)]),
+        Change::Monitor(path) => Options::Add(vec![monitor(path)]),
         Change::AgentPort => Options::Add(agent_port(guest)),
         Change::Mergeable => Options::Add(one("-machine mem-merge=on")),
+        Change::NotMergeable => Options::Add(one("-machine mem-merge=off")),
         Change::Unlocked => Options::Remove(one("-overcommit mem-lock=on")),
         Change::NoPrealloc => Options::Remove(one("-mem-prealloc")),
         Change::Without(device) => Options::Remove(vec![host_device(device)]),
@@ -138,7 +139,7 @@ fn plain(guest: &GuestFacts, change: Change<'_>) -> Fix {
             let driver = balloon.map_or("virtio-balloon-pci", |balloon| balloon.driver.as_str());
             at(PLACE, [device(guest, driver)])
         }
-        Change::Monitor => at(WITH_SOCKET, [monitor(guest)]),
+        Change::Monitor(path) => at(WITH_SOCKET, [monitor(path)]),
         Change::AgentPort => at(WITH_SOCKET, agent_port(guest)),
         Change::Unlocked => at(PLACE, ["-overcommit mem-lock=off".to_owned()]),
         Change::NoHugePages => at(format!("{PLACE}, with transparent huge pages instead"), [memory("ram")]),
@@ -152,6 +153,7 @@ fn plain(guest: &GuestFacts, change: Change<'_>) -> Fix {
         }
         Change::TranslationLimit => at(PLACE, ["-accel tcg,thread=multi,tb-size=64".to_owned()]),
         Change::Mergeable => at(PLACE, ["-machine mem-merge=on".to_owned()]),
+        Change::NotMergeable => at(PLACE, ["-machine mem-merge=off".to_owned()]),
         Change::Private => at(
             PLACE,
             ["-m SIZE without -mem-path and memory-backend-file; or -object memory-backend-ram,…,share=off"
@@ -166,12 +168,12 @@ pub(crate) fn device(guest: &GuestFacts, driver: &str) -> String {
     format!("-device {driver},id=balloon0{options}")
 }
 
-fn monitor(guest: &GuestFacts) -> String {
-    format!("-qmp unix:{},server=on,wait=off", monitor_of(guest))
+fn monitor(path: &str) -> String {
+    format!("-qmp unix:{path},server=on,wait=off")
 }
 
 fn agent_port(guest: &GuestFacts) -> Vec<String> {
-    let socket = socket(guest, &format!("{}-agent.sock", file_name(&guest.name)));
+    let socket = socket_of(guest, "-agent.sock");
     vec![
         "-device virtio-serial-pci".to_owned(),
         format!("-chardev socket,id=agent,path={socket},server=on,wait=off"),

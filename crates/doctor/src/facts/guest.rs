@@ -222,7 +222,7 @@ pub(super) async fn look(
         .collect();
     let left_out = before - ours.len();
     let files = each(root, &ours, by, |root, process, _| Files::read(root, process));
-    let memory = each(root, &ours, by, |root, process, until| Memory::read(root, process, until));
+    let memory = each(root, &ours, by, Memory::read);
     let mut slow = Vec::new();
     let mut guests = Vec::new();
     for (((process, configured), files), memory) in ours.into_iter().zip(files).zip(memory) {

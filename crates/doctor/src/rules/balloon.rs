@@ -49,7 +49,8 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
                     finding("monitor.tcp", Severity::Problem, &fact)
                 }
             };
-            finding.costs(ONLY_COUNTED).with(advice::fix(guest, Change::Monitor))
+            let socket = advice::socket_of(guest, ".qmp");
+            finding.costs(ONLY_COUNTED).with(advice::fix(guest, Change::Monitor(&socket)))
         }
         Absence::ControlTaken if guest.status.is_some_and(|status| status.stopped) => {
             finding("monitor.stopped", Severity::Warning, "QEMU is stopped by a signal")
@@ -100,7 +101,7 @@ fn elsewhere(facts: &Facts, guest: &GuestFacts, path: &str) -> Finding {
     );
     let place = format!("{config}, at once, with the DIRECTORY where it was started");
     let finding = finding(&fact).fix(place, table(guest, &format!("/DIRECTORY/{given}")));
-    finding.with(advice::fix(guest, Change::Monitor))
+    finding.with(advice::fix(guest, Change::Monitor(&advice::socket_of(guest, ".qmp"))))
 }
 
 /// The table of a guest whose monitor is at this path.
@@ -110,8 +111,8 @@ fn table(guest: &GuestFacts, path: &str) -> [String; 3] {
 
 /// A second socket, for memtide alone: QEMU takes any number.
 fn own_socket(facts: &Facts, guest: &GuestFacts, finding: Finding) -> Finding {
-    let way = advice::fix(guest, Change::Monitor);
-    let socket = advice::monitor_of(guest);
+    let socket = advice::socket_of(guest, "-memtide.qmp");
+    let way = advice::fix(guest, Change::Monitor(&socket));
     let is_possible = way.lines.iter().any(|line| line.contains(&socket));
     let finding = finding.with(way);
     if !is_possible {

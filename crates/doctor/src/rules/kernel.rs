@@ -1,5 +1,7 @@
 //! The host's kernel: its age, pressure, transparent huge pages, KSM.
 
+use std::collections::BTreeSet;
+
 use memtide_model::{Absence, Bytes, KsmMode, KsmRun};
 
 use super::{of_guest, promises};
@@ -191,17 +193,13 @@ pub(super) fn ksm_shares(facts: &Facts) -> Option<Finding> {
         let whose = "in a class of those that should not";
         finding = finding.fix(format!("{}, {whose}", facts.configuration.path.display()), ["share = false"]);
     }
-    if sharing.iter().any(|guest| is_foreign(guest) && !guest.is_of_libvirt()) {
-        finding = finding.fix(
-            "QEMU's command line, of guests that memtide does not manage and that should not (from the next start)",
-            ["-machine mem-merge=off"],
-        );
-    }
-    if sharing.iter().any(|guest| guest.is_of_libvirt()) {
-        finding = finding.fix(
-            "libvirt's XML, in <memoryBacking> of those that should not (from the next start)",
-            ["<nosharepages/>"],
-        );
+    // One of the guests of each launcher stands for the others.
+    let mut launchers = BTreeSet::new();
+    for guest in sharing.iter().filter(|guest| is_foreign(guest)) {
+        if launchers.insert((guest.is_of_libvirt(), guest.launch.by)) {
+            let Fix { place, lines } = advice::fix(guest, Change::NotMergeable);
+            finding = finding.fix(format!("{place}, and likewise for others that should not"), lines);
+        }
     }
     Some(finding)
 }
