@@ -196,6 +196,21 @@ fn a_guest_that_only_its_listening_socket_shows_is_shown() {
 }
 
 #[test]
+fn a_relative_path_of_a_monitor_that_leads_nowhere_is_named_as_it_was_given() {
+    let tree = Tree::new();
+    let agent = ["-chardev", "socket,id=agent,path=/run/a.sock,server=on,wait=off"];
+    let port = ["-device", "virtserialport,chardev=agent,name=org.memtide.agent.0"];
+    let monitor = ["-qmp", "unix:daemon.qmp,server=on,wait=off", "-daemonize"];
+    let args =
+        [&["-name", "web", "-m", "512", "-accel", "kvm", "-device", BALLOON][..], &agent, &port, &monitor];
+    tree.qemu(41, &args.concat());
+    let facts = look(tree.question());
+    let findings = diagnose(&facts);
+    assert_eq!(rules(&facts), ["monitor.silent"]);
+    assert!(findings[0].fact.contains("daemon.qmp is a relative path"), "{findings:#?}");
+}
+
+#[test]
 fn other_vmms_are_found_by_their_programs_and_by_what_they_hold() {
     let (tree, _stand_in) = one_guest();
     let process = |pid: u32, comm: &str, descriptors: &[&str]| {

@@ -139,6 +139,11 @@ fn the_way_to_the_balloon() {
     gives(PROBLEM, "monitor.taken", "-qmp unix:/run/vm/web1-memtide.qmp,server=on,wait=off", |facts| {
         absent(facts, Absence::ControlTaken)
     });
+    gives(PROBLEM, "monitor.taken", "Incus keeps its monitor for itself", |facts| {
+        absent(facts, Absence::NoControl);
+        first(facts).process.reads_files = true;
+        first(facts).launch.by = Launcher::Incus;
+    });
     gives(PROBLEM, "monitor.silent", "/run/vm/web1.qmp cannot be used", |facts| {
         absent(facts, Absence::Timeout)
     });

@@ -50,7 +50,7 @@ pub struct GuestFacts {
     pub launch: Launch,
     /// Its monitors, as paths that work from here.
     pub monitors: Vec<PathBuf>,
-    /// Its first monitor as QEMU was given it, if that is a relative path.
+    /// Its first monitor as QEMU was given it, if that is a relative path and nothing is at it in QEMU's directory.
     pub relative_monitor: Option<PathBuf>,
     /// Its first monitor as QEMU was given it, if it is there for this process, but not for QEMU: QEMU changed its root later.
     pub outer_monitor: Option<PathBuf>,
@@ -286,6 +286,7 @@ struct Files {
     status: Option<ProcessStatus>,
     locked: Option<Locked>,
     age: Option<Span>,
+    relative_monitor: Option<PathBuf>,
     outer_monitor: Option<PathBuf>,
 }
 
@@ -302,6 +303,7 @@ impl Files {
             let is_socket = || fs::metadata(path).is_ok_and(|there| there.file_type().is_socket());
             path.is_absolute() && !process.monitors.contains(path) && is_socket()
         };
+        let is_nowhere = || process.monitors.first().is_some_and(|path| fs::symlink_metadata(path).is_err());
         Self {
             line: CommandLine::parse(cmdline.as_bytes()),
             launch: Launch::of(cmdline.as_bytes(), process.id.name()),
@@ -310,6 +312,11 @@ impl Files {
             status: text(&root.process(pid, "status")).ok().map(|text| status(&text)),
             locked: Locked::read(root, pid).ok(),
             age: age(root, process.id.start()),
+            relative_monitor: process
+                .bound
+                .first()
+                .filter(|path| path.is_relative() && is_nowhere())
+                .cloned(),
             outer_monitor: process.bound.iter().find(is_outer).cloned(),
         }
     }
@@ -363,7 +370,7 @@ fn of_process(
         managed: true,
         launch: files.launch,
         monitors: process.monitors.clone(),
-        relative_monitor: process.bound.first().filter(|path| path.is_relative()).cloned(),
+        relative_monitor: files.relative_monitor,
         outer_monitor: files.outer_monitor,
         tcp_monitors: files.line.tcp_monitors,
         agent: process.agent.clone(),

@@ -29,9 +29,13 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let path = guest.monitors.first().map(|path| path.display().to_string()).unwrap_or_default();
     let finding = |rule, severity, fact: &str| of_guest(guest, rule, severity, fact);
     Some(match why {
+        Absence::NoControl if matches!(guest.launch.by, Launcher::Incus | Launcher::Lxd) => {
+            let fact = format!("{} keeps its monitor for itself", guest.launch.by.name());
+            own_socket(facts, guest, finding("monitor.taken", Severity::Problem, &fact).costs(ONLY_COUNTED))
+        }
         // Its monitors are in that file.
         Absence::NoControl if guest.process.reads_files => {
-            let fact = "its settings are in a file (-readconfig), which memtide does not read: no QMP socket is known";
+            let fact = "no QMP socket is known: its settings are in a file (-readconfig)";
             finding("monitor.in-file", Severity::Warning, fact).costs(ONLY_COUNTED).fix(
                 format!(
                     "add the QMP socket from that file to {}; no other program may hold it",
