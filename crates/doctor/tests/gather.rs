@@ -250,7 +250,7 @@ fn a_process_that_delays_its_reader_costs_its_own_facts_alone() {
     let _other = tree.guest(42, "db", "db.qmp", &[]);
     let smaps = tree.path().join("proc/42/smaps");
     std::fs::remove_file(&smaps).unwrap();
-    // Nobody ever writes to this pipe: opening it takes for ever.
+    // Nobody ever writes to this pipe: opening it takes forever.
     let mode = rustix::fs::Mode::from(0o600);
     rustix::fs::mknodat(rustix::fs::CWD, &smaps, rustix::fs::FileType::Fifo, mode, 0).unwrap();
     let begun = Instant::now();

@@ -654,7 +654,7 @@ fn spoil_balloon(facts: &mut Facts) {
 fn free_page_reporting_is_not_advised_where_discarding_is_unsafe_or_in_vain() {
     let backing =
         |path: &str, shared| MemoryArgument { path: Some(path.into()), shared, ..MemoryArgument::default() };
-    let unread = |facts: &mut Facts, shared| {
+    let unread = move |facts: &mut Facts, shared| {
         first(facts).mappings = Err(Absence::Forbidden);
         equipment(facts).memory = vec![backing("/srv/ram", shared)];
     };

@@ -63,7 +63,7 @@ impl Mapping {
         Self::read(root, pid, None)
     }
 
-    /// Does the same, but stops between two lines at the moment `by`. A process can have so many mappings that the kernel takes seconds to
+    /// Does the same, but stops between two lines at the moment `by`. A process can have tens of thousands of mappings, and the kernel takes seconds to
     /// describe them. A single read of the kernel is not cut short: who must not wait for that uses a thread.
     ///
     /// # Errors

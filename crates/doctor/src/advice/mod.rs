@@ -2,8 +2,8 @@
 //!
 //! **Problem.** An option of QEMU is of no use to somebody who never types one: the next start by libvirt, Proxmox or Incus forgets it.
 //!
-//! **Rule.** A launcher's own setting comes first ([`own`], [`libvirt`]). If it has none, QEMU's options go where the launcher takes options
-//! from its users ([`raw`]). If it takes none, the advice says so. A line leaves alone what is set already, and works as it stands.
+//! **Rule.** A launcher's own setting comes first (`own`, `libvirt`). If it has none, QEMU's options go where the launcher takes options
+//! from its users (`raw`). If it takes none, the advice says so. A line leaves alone what is set already, and works as it stands.
 //!
 //! Names of guests come from outside: in lines for a shell, they are quoted.
 

@@ -4,7 +4,7 @@
 //! daemon finds them. If a daemon answers, its knowledge of a guest is used. A guest that the daemon does not know is
 //! queried through its own monitor: once, briefly, and never for a change.
 //!
-//! Everything that a stranger can delay is read within time limits: see [`within`].
+//! Everything that a stranger can delay is read within time limits: see `within`.
 
 mod cgroups;
 mod guest;

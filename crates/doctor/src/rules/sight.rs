@@ -32,7 +32,7 @@ pub(super) fn mappings(facts: &Facts) -> Option<Finding> {
     Some(finding.fix("for a daemon that is not root: systemctl edit memtide", DROP_IN))
 }
 
-/// Strangers' processes that delay whoever reads them.
+/// Strangers' processes that delay their readers.
 pub(super) fn slow(facts: &Facts) -> Option<Finding> {
     const MOST: usize = 8;
     if facts.slow.is_empty() {
@@ -46,7 +46,7 @@ pub(super) fn slow(facts: &Facts) -> Option<Finding> {
     );
     Some(
         Finding::of_host("sight.slow", Severity::Warning, fact)
-            .costs("this report lacks what they would tell; a process can have so many mappings that the kernel takes seconds to list them")
+            .costs("this report lacks what they would tell; the kernel takes seconds to list the mappings of a process that has tens of thousands")
             .fix("a shell, if the host was only busy", [facts.as_root("doctor")]),
     )
 }
