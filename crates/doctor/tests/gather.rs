@@ -256,7 +256,8 @@ fn a_process_that_delays_its_reader_costs_its_own_facts_alone() {
     let begun = Instant::now();
     let facts = look(tree.question());
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
-    assert_eq!(rules(&facts), ["sight.slow"]);
+    // The stand-ins do not go on reporting statistics meanwhile: that is another finding.
+    assert!(rules(&facts).contains(&"sight.slow"), "{:?}", rules(&facts));
     assert_eq!(facts.slow, ["the mappings of db (process 42)"]);
     assert_eq!(facts.guests[0].mappings, Err(Absence::Timeout));
     assert_eq!(facts.guests[0].informant, Informant::Monitor);
