@@ -85,6 +85,12 @@ impl Finding {
         self
     }
 
+    /// Adds a way to fix it.
+    pub(crate) fn with(mut self, fix: Fix) -> Self {
+        self.fixes.push(fix);
+        self
+    }
+
     /// Adds a way to fix it; adds nothing without lines.
     pub(crate) fn fix<S: Into<String>>(
         mut self,

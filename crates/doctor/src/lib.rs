@@ -12,6 +12,7 @@
 //! seen is never taken as good: it is a finding of its own.
 #![forbid(unsafe_code)]
 
+pub mod advice;
 pub mod facts;
 mod finding;
 mod quote;

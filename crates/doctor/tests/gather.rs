@@ -7,8 +7,8 @@ mod common;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use common::{Tree, machine, mib};
-use memtide_doctor::facts::{Daemon, Facts, Informant, SocketTrouble, SwapKind};
+use common::{BALLOON, Tree, machine, mib};
+use memtide_doctor::facts::{Daemon, Facts, Informant, OtherKind, SocketTrouble, SwapKind};
 use memtide_doctor::{Question, Severity, diagnose, gather};
 use memtide_model::{
     Absence, Backend, Balloon, Bytes, Capabilities, Cost, GuestId, GuestSeen, GuestStats, Mode, Polling,
@@ -191,6 +191,96 @@ fn guests_of_the_configuration_are_matched_by_their_socket() {
     assert_eq!(facts.unmatched[0].name, "db");
     let facts = look(Question { discover: vec!["db-*".to_owned()], ..tree.question() });
     assert_eq!((facts.guests.len(), facts.left_out), (0, 1));
+}
+
+#[test]
+fn a_guest_that_only_its_listening_socket_shows_is_shown() {
+    let tree = Tree::new();
+    let qmp = tree.path().join("passed.qmp");
+    let _stand_in = StandIn::start(&qmp, machine(), Behaviour::Honest).unwrap();
+    let configured = || vec![ConfiguredGuest { name: "db".to_owned(), qmp: qmp.clone() }];
+    // No process of the tree listens there.
+    let facts = look(Question { configured: configured(), ..tree.question() });
+    assert_eq!((facts.guests.len(), rules(&facts)), (0, vec!["guest.unmatched"]));
+    assert_eq!(facts.unmatched[0].why, SocketTrouble::NoGuest(std::process::id()));
+    // A QEMU of another name got the socket from its parent.
+    tree.qemu(std::process::id(), &["-name", "x", "-accel", "kvm", "-m", "512", "-device", BALLOON]);
+    tree.file(&format!("proc/{}/comm", std::process::id()), "vm-runner\n");
+    let facts = look(Question { configured: configured(), ..tree.question() });
+    assert_eq!((facts.guests[0].name.as_str(), facts.guests[0].informant), ("db", Informant::Monitor));
+    assert_eq!(rules(&facts), ["agent.none"]);
+}
+
+#[test]
+fn a_relative_path_of_a_monitor_that_leads_nowhere_is_named_as_it_was_given() {
+    let tree = Tree::new();
+    let agent = ["-chardev", "socket,id=agent,path=/run/a.sock,server=on,wait=off"];
+    let port = ["-device", "virtserialport,chardev=agent,name=org.memtide.agent.0"];
+    let monitor = ["-qmp", "unix:daemon.qmp,server=on,wait=off", "-daemonize"];
+    let args =
+        [&["-name", "web", "-m", "512", "-accel", "kvm", "-device", BALLOON][..], &agent, &port, &monitor];
+    tree.qemu(41, &args.concat());
+    let cwd = tree.path().join("proc/41/cwd");
+    std::fs::remove_file(&cwd).unwrap();
+    std::os::unix::fs::symlink("/", &cwd).unwrap();
+    let facts = look(tree.question());
+    let findings = diagnose(&facts);
+    assert_eq!(rules(&facts), ["monitor.relative"]);
+    assert!(findings[0].fact.contains("its monitor, daemon.qmp, is relative"), "{findings:#?}");
+}
+
+#[test]
+fn other_vmms_are_found_by_their_programs_and_by_what_they_hold() {
+    let (tree, _stand_in) = one_guest();
+    let process = |pid: u32, comm: &str, descriptors: &[&str]| {
+        tree.file(&format!("proc/{pid}/comm"), format!("{comm}\n"));
+        tree.file(&format!("proc/{pid}/cmdline"), format!("{comm}\0-m\0512\0"));
+        tree.file(&format!("proc/{pid}/stat"), format!("{pid} ({comm}) S 1{}", " 0".repeat(20)));
+        std::fs::create_dir_all(tree.path().join(format!("proc/{pid}/fd"))).unwrap();
+        for (number, target) in descriptors.iter().enumerate() {
+            let link = tree.path().join(format!("proc/{pid}/fd/{number}"));
+            std::os::unix::fs::symlink(target, link).unwrap();
+        }
+    };
+    process(51, "cloud-hyperviso", &["/dev/null", "anon_inode:kvm-vm"]);
+    process(52, "firecracker", &["/dev/null"]);
+    process(53, "VBoxHeadless", &[]);
+    process(54, "my-vmm", &["anon_inode:kvm-vm"]);
+    process(55, "bash", &["anon_inode:kvm-vcpu:0"]);
+    process(56, "qemu-system-i38", &[]);
+    tree.file("proc/56/cmdline", "qemu-system-i386\0-xen-domid\x007\0-machine\0xenfv\0-m\08184\0");
+    let facts = look(tree.question());
+    let seen: Vec<_> = facts.others.iter().map(|one| (one.pid, one.name.as_str(), one.kind)).collect();
+    assert_eq!(
+        seen,
+        [
+            (51, "cloud-hypervisor", OtherKind::Known),
+            (53, "VirtualBox", OtherKind::Known),
+            (54, "my-vmm", OtherKind::HoldsKvm),
+            (56, "QEMU", OtherKind::XenDeviceModel),
+        ]
+    );
+    assert_eq!((facts.guests.len(), facts.promised()), (1, mib(512)));
+}
+
+#[test]
+fn a_process_that_delays_its_reader_costs_its_own_facts_alone() {
+    let (tree, _stand_in) = one_guest();
+    let _other = tree.guest(42, "db", "db.qmp", &[]);
+    let smaps = tree.path().join("proc/42/smaps");
+    std::fs::remove_file(&smaps).unwrap();
+    // Nobody ever writes to this pipe: opening it takes forever.
+    let mode = rustix::fs::Mode::from(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &smaps, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let begun = Instant::now();
+    let facts = look(tree.question());
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    // The stand-ins do not go on reporting statistics meanwhile: that is another finding.
+    assert!(rules(&facts).contains(&"sight.slow"), "{:?}", rules(&facts));
+    assert_eq!(facts.slow, ["the mappings of db (process 42)"]);
+    assert_eq!(facts.guests[0].mappings, Err(Absence::Overran));
+    assert_eq!(facts.guests[0].informant, Informant::Monitor);
+    assert_eq!(facts.guests[1].mappings, Ok(()));
 }
 
 #[test]

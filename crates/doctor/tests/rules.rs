@@ -8,22 +8,25 @@ use std::path::PathBuf;
 
 use common::{found, guest, healthy, instance, mib};
 use memtide_doctor::facts::{
-    Configuration, Daemon, Facts, GuestFacts, ImageFacts, Journal, LeftBehind, ProcessStatus, Sight,
-    SocketTrouble, Swap, SwapKind, Thp, Trouble, Unmatched,
+    Configuration, Daemon, Facts, GuestFacts, ImageFacts, Journal, LeftBehind, OtherKind, OtherVmm,
+    ProcessStatus, Sight, SocketTrouble, Swap, SwapKind, Thp, Trouble, Unmatched,
 };
 use memtide_doctor::{Finding, Severity, diagnose};
-use memtide_host::{CgroupVersion, Limited};
+use memtide_host::{CgroupVersion, Limited, Locked};
 use memtide_model::{
     Absence, Agent, Amount, Balloon, Bytes, Can, Config, Fence, GuestStats, KsmMode, KsmRun, KsmSettings,
-    Mode, Polling, Reading, Space, Span, TmpfsId,
+    Mode, Polling, Reading, Space, Span, TmpfsId, Withheld,
 };
-use memtide_vmm::qemu::{Accel, Backing, BalloonArgument, Equipment, MemoryArgument, MemoryBlock, Owner};
+use memtide_vmm::qemu::{
+    Accel, Backing, BalloonArgument, Equipment, Launcher, MemoryArgument, MemoryBlock, Owner,
+};
 
 const PROBLEM: Severity = Severity::Problem;
 const WARNING: Severity = Severity::Warning;
 const HINT: Severity = Severity::Hint;
 
 type Spoil = fn(&mut Facts);
+type Spoiler = dyn Fn(&mut Facts);
 
 fn first(facts: &mut Facts) -> &mut GuestFacts {
     &mut facts.guests[0]
@@ -46,6 +49,10 @@ fn equipment(facts: &mut Facts) -> &mut Equipment {
 
 fn status(facts: &mut Facts) -> &mut ProcessStatus {
     first(facts).status.as_mut().unwrap()
+}
+
+fn locked(facts: &mut Facts) -> &mut Locked {
+    first(facts).locked.as_mut().unwrap()
 }
 
 fn thp(facts: &mut Facts) -> &mut Thp {
@@ -125,6 +132,11 @@ fn the_way_to_the_balloon() {
     });
     gives(PROBLEM, "monitor.taken", "-qmp unix:/run/vm/web1-memtide.qmp,server=on,wait=off", |facts| {
         absent(facts, Absence::ControlTaken)
+    });
+    gives(PROBLEM, "monitor.taken", "Incus keeps its monitor for itself", |facts| {
+        absent(facts, Absence::NoControl);
+        first(facts).process.reads_files = true;
+        first(facts).launch.by = Launcher::Incus;
     });
     gives(PROBLEM, "monitor.silent", "/run/vm/web1.qmp cannot be used", |facts| {
         absent(facts, Absence::Timeout)
@@ -253,7 +265,7 @@ fn memory_that_no_balloon_brings_back() {
     });
     gives(PROBLEM, "pinned.locked", "-overcommit mem-lock=off", |facts| equipment(facts).mem_lock = true);
     gives(PROBLEM, "pinned.locked", "1 GiB of its process are locked", |facts| {
-        status(facts).locked = mib(1024)
+        locked(facts).locked = mib(1024)
     });
     gives(PROBLEM, "pinned.huge-pages", "memory-backend-ram,id=mem0,size=1024M", |facts| {
         status(facts).huge = mib(512)
@@ -276,7 +288,7 @@ fn memory_that_no_balloon_brings_back() {
 
 #[test]
 fn a_few_locked_pages_are_nothing_unusual() {
-    assert_eq!(found(|facts| status(facts).locked = mib(2)), []);
+    assert_eq!(found(|facts| locked(facts).locked = mib(2)), []);
 }
 
 #[test]
@@ -625,20 +637,108 @@ fn limits_of_cgroups_that_memtide_does_not_guard() {
 
 #[test]
 fn a_template_is_a_problem_and_nobody_is_told_to_punch_holes_into_it() {
-    let all = found(|facts| {
-        let guest = first(facts);
-        guest.private_file = Some("/dev/shm/template".to_owned());
-        if let Some(balloon) = guest.equipment.as_mut().and_then(|equipment| equipment.balloon.as_mut()) {
-            (balloon.free_page_reporting, balloon.deflate_on_oom) = (false, false);
-        }
-        if let Reading::Fresh { value: balloon, .. } = &mut guest.told.balloon {
-            (balloon.free_page_reporting, balloon.deflate_on_oom) = (false, false);
-        }
+    gives(PROBLEM, "pinned.private-file", "/dev/shm/template", |facts| {
+        spoil_balloon(facts);
+        first(facts).withheld = Some(Withheld::PrivateFile("/dev/shm/template".to_owned()));
     });
-    let template = all.iter().find(|finding| finding.rule == "pinned.private-file").unwrap();
-    assert!(template.severity == PROBLEM && text(template).contains("/dev/shm/template"), "{template:#?}");
-    let told = all.iter().map(text).collect::<String>();
-    assert!(told.contains("deflate-on-oom=on") && !told.contains("free-page-reporting=on"), "{told}");
+    gives(PROBLEM, "pinned.withheld", "its memory is locked", |facts| {
+        spoil_balloon(facts);
+        first(facts).withheld = Some(Withheld::Locked);
+    });
+}
+
+/// The balloon of the first guest lacks its options.
+fn spoil_balloon(facts: &mut Facts) {
+    let device = device(facts);
+    (device.free_page_reporting, device.deflate_on_oom) = (false, false);
+    let balloon = balloon(facts);
+    (balloon.free_page_reporting, balloon.deflate_on_oom) = (false, false);
+}
+
+#[test]
+fn free_page_reporting_is_not_advised_where_discarding_is_unsafe_or_in_vain() {
+    let backing =
+        |path: &str, shared| MemoryArgument { path: Some(path.into()), shared, ..MemoryArgument::default() };
+    let unread = move |facts: &mut Facts, shared| {
+        first(facts).mappings = Err(Absence::Forbidden);
+        equipment(facts).memory = vec![backing("/srv/ram", shared)];
+    };
+    let unsafe_ones: Vec<Box<Spoiler>> = vec![
+        Box::new(|facts| equipment(facts).pinning = vec!["vfio-pci 0000:65:00.0".to_owned()]),
+        Box::new(|facts| equipment(facts).pinning = vec!["vhost-vdpa".to_owned()]),
+        Box::new(|facts| equipment(facts).confidential = Some("tdx-guest".to_owned())),
+        Box::new(|facts| equipment(facts).mem_lock = true),
+        Box::new(|facts| locked(facts).locked = mib(1024)),
+        Box::new(|facts| locked(facts).pinned = mib(1024)),
+        Box::new(|facts| status(facts).huge = mib(512)),
+        Box::new(|facts| first(facts).memory_files = vec![("/huge".into(), Some("hugetlbfs".into()))]),
+        Box::new(|facts| {
+            equipment(facts).memory = vec![MemoryArgument { hugetlb: true, ..MemoryArgument::default() }];
+        }),
+        Box::new(|facts| first(facts).withheld = Some(Withheld::PrivateFile("/t".to_owned()))),
+        Box::new(|facts| first(facts).withheld = Some(Withheld::Pinned("by a device".to_owned()))),
+        Box::new(move |facts| unread(facts, false)),
+    ];
+    for (number, spoil) in unsafe_ones.iter().enumerate() {
+        for without_device in [false, true] {
+            let findings = found(|facts| {
+                spoil_balloon(facts);
+                spoil(facts);
+                if without_device {
+                    equipment(facts).balloon = None;
+                    absent(facts, Absence::NoBalloon);
+                }
+                first(facts).launch.by = Launcher::Kata;
+            });
+            let told = findings.iter().map(text).collect::<String>();
+            let advises =
+                ["free-page-reporting=on", "free-page-reporting\":true", "reclaim_guest_freed_memory"];
+            assert!(!advises.iter().any(|line| told.contains(line)), "{number}: {told}");
+        }
+    }
+    let safe = found(|facts| {
+        spoil_balloon(facts);
+        unread(facts, true);
+    });
+    assert!(safe.iter().any(|finding| finding.rule == "balloon.free-page-reporting"), "{safe:#?}");
+}
+
+#[test]
+fn a_driver_without_statistics_is_there_if_its_balloon_moves() {
+    gives(WARNING, "driver.no-statistics", "reports no statistics", |facts| {
+        first(facts).told.stats = Reading::absent(Absence::Silent);
+        balloon(facts).actual = mib(700);
+    });
+}
+
+#[test]
+fn what_runs_guests_and_is_not_counted_is_named() {
+    let with = |kind, name: &'static str, pids: &'static [u32]| {
+        move |facts: &mut Facts| facts.others = pids.iter().map(|&pid| other(pid, name, kind)).collect()
+    };
+    gives(
+        WARNING,
+        "vmm.not-counted",
+        "Firecracker (processes 51, 52) runs guests",
+        with(OtherKind::Known, "Firecracker", &[51, 52]),
+    );
+    gives(
+        WARNING,
+        "vmm.not-counted",
+        "its growth is in no promise",
+        with(OtherKind::Known, "VirtualBox", &[51]),
+    );
+    gives(WARNING, "vmm.not-counted", "name = \"vm-run\"", with(OtherKind::HoldsKvm, "vm-run", &[51]));
+    gives(
+        HINT,
+        "vmm.device-model",
+        "QEMU (process 51) is a device model of Xen",
+        with(OtherKind::XenDeviceModel, "QEMU", &[51]),
+    );
+}
+
+fn other(pid: u32, name: &str, kind: OtherKind) -> OtherVmm {
+    OtherVmm { pid, name: name.to_owned(), kind, parent: None }
 }
 
 #[test]
@@ -671,6 +771,13 @@ fn what_could_not_be_seen_is_said() {
     gives(WARNING, "sight.cgroups", "web1: no", |facts| facts.cgroups.unseen = vec!["web1: no".to_owned()]);
     gives(WARNING, "sight.configuration", "x: no", |facts| {
         facts.trouble = Some(Trouble::Unreadable("x: no".to_owned()))
+    });
+    gives(WARNING, "sight.slow", "the mappings of evil (process 7) took too long to read", |facts| {
+        facts.slow = vec!["the mappings of evil (process 7)".to_owned()];
+    });
+    gives(WARNING, "guest.unmatched", "process 7 listens there, and runs no guest", |facts| {
+        let why = SocketTrouble::NoGuest(7);
+        facts.unmatched = vec![Unmatched { name: "db".to_owned(), qmp: "/run/a".into(), why }];
     });
     gives(WARNING, "journal.room", r#"journal = { dir = "/var/j", max = "50 MiB" }"#, |facts| {
         facts.host.journal = Some(Journal { dir: "/var/j".into(), free: mib(100), needed: mib(256) })

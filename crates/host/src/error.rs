@@ -33,6 +33,12 @@ pub enum HostError {
         /// The problem with its content.
         source: ParseError,
     },
+    /// Not all of the file was read by the reader's deadline.
+    #[error("{} takes too long to read", path.display())]
+    Timeout {
+        /// The file.
+        path: PathBuf,
+    },
     /// The process has ended.
     #[error("process {pid} is gone")]
     Gone {
@@ -114,6 +120,7 @@ impl HostError {
     pub fn absence(&self) -> Absence {
         match self {
             Self::Gone { .. } => Absence::Gone,
+            Self::Timeout { .. } => Absence::Overran,
             Self::Read { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
                 Absence::Forbidden
             }
@@ -138,6 +145,7 @@ mod tests {
         assert_eq!(read(Errno::OPNOTSUPP).absence(), Absence::Unsupported);
         assert_eq!(read(Errno::SRCH).absence(), Absence::Gone);
         assert_eq!(HostError::Gone { pid: 1 }.absence(), Absence::Gone);
+        assert_eq!(HostError::Timeout { path: "/proc/x".into() }.absence(), Absence::Overran);
         assert!(matches!(read(Errno::IO).absence(), Absence::Refused(_)));
         assert!(matches!(
             HostError::malformed(Path::new("/x"), ParseError::Missing("MemTotal")).absence(),

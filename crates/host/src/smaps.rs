@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
+use std::time::Instant;
 
 use memtide_model::Bytes;
 
@@ -59,21 +60,38 @@ impl Mapping {
     /// # Errors
     /// [`HostError::Gone`] if there is no such process; another error if the file cannot be read or is malformed.
     pub fn read_all(root: &Root, pid: u32) -> Result<Vec<Self>, HostError> {
+        Self::read(root, pid, None)
+    }
+
+    /// Does the same, but stops between two lines at the moment `by`. A process can have tens of thousands of mappings, and the kernel takes seconds to
+    /// describe them. A single read of the kernel is not cut short: who must not wait for that uses a thread.
+    ///
+    /// # Errors
+    /// [`HostError::Timeout`] if not all of it was read by then; otherwise as of [`Mapping::read_all`].
+    pub fn read_until(root: &Root, pid: u32, by: Instant) -> Result<Vec<Self>, HostError> {
+        Self::read(root, pid, Some(by))
+    }
+
+    fn read(root: &Root, pid: u32, by: Option<Instant>) -> Result<Vec<Self>, HostError> {
         let path = root.process(pid, "smaps");
         let file = File::open(&path).map_err(|source| gone(pid, HostError::read(&path, source)))?;
-        match parse(BufReader::new(file)) {
+        match parse(BufReader::new(file), by) {
             Ok(Ok(mappings)) => Ok(mappings),
             Ok(Err(error)) => Err(HostError::malformed(&path, error)),
+            Err(source) if source.kind() == io::ErrorKind::TimedOut => Err(HostError::Timeout { path }),
             Err(source) => Err(gone(pid, HostError::read(&path, source))),
         }
     }
 }
 
 /// The outer error comes from reading, the inner one from parsing. Names need not be UTF-8.
-fn parse(mut text: impl BufRead) -> io::Result<Result<Vec<Mapping>, ParseError>> {
+fn parse(mut text: impl BufRead, by: Option<Instant>) -> io::Result<Result<Vec<Mapping>, ParseError>> {
     let mut mappings = Vec::new();
     let mut line = Vec::new();
     loop {
+        if by.is_some_and(|by| Instant::now() >= by) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         line.clear();
         if text.read_until(b'\n', &mut line)? == 0 {
             return Ok(Ok(mappings));
@@ -153,7 +171,7 @@ mod tests {
 Anonymous:         96000 kB\nKSM:                  64 kB\nSwap:                  8 kB\nVmFlags: rd wr mr mw me dc ac hg mg \n\
 7fa890000000-7fa890200000 rw-s 00000000 00:01 99                         /memfd:a b: (deleted)\n\
 Rss:                   0 kB\nShared_Hugetlb:     2048 kB\nVmFlags: rd wr sh lo ht \n";
-        let mappings = parse(text.as_bytes()).unwrap().unwrap();
+        let mappings = parse(text.as_bytes(), None).unwrap().unwrap();
         assert_eq!(mappings.len(), 2);
         let ram = &mappings[0];
         assert_eq!(ram.size(), Bytes::from_mib(512));
@@ -172,9 +190,9 @@ Rss:                   0 kB\nShared_Hugetlb:     2048 kB\nVmFlags: rd wr sh lo h
     #[test]
     fn a_cut_or_strange_text_is_refused() {
         for text in ["Rss: 1 kB\n", "1-2 rw-p 0 0:0 0\nRss: 12", "1-2 rw-p 0 0:0 0\njunk\n", "\u{0}\n"] {
-            assert!(parse(text.as_bytes()).unwrap().is_err(), "{text:?}");
+            assert!(parse(text.as_bytes(), None).unwrap().is_err(), "{text:?}");
         }
-        assert_eq!(parse(&b""[..]).unwrap(), Ok(Vec::new()));
+        assert_eq!(parse(&b""[..], None).unwrap(), Ok(Vec::new()));
     }
 
     #[test]
@@ -183,16 +201,24 @@ Rss:                   0 kB\nShared_Hugetlb:     2048 kB\nVmFlags: rd wr sh lo h
         assert!(mappings.iter().any(|mapping| mapping.name == "[stack]" && !mapping.resident.is_zero()));
     }
 
+    #[test]
+    fn reading_stops_at_its_deadline() {
+        let read = |by| Mapping::read_until(&Root::system(), std::process::id(), by);
+        let error = read(Instant::now()).unwrap_err();
+        assert!(matches!(error, HostError::Timeout { .. }), "{error}");
+        assert!(read(Instant::now() + std::time::Duration::from_secs(60)).is_ok_and(|all| !all.is_empty()));
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = parse(bytes.as_slice()).unwrap();
+            let _ = parse(bytes.as_slice(), None).unwrap();
         }
 
         #[test]
         fn any_line_is_read_or_refused(head in "[0-9a-f]{0,17}-[0-9a-f]{0,17} [rwxps-]{0,4}.{0,40}",
                                        field in "(Rss|Swap|VmFlags):.{0,30}") {
-            let _ = parse(format!("{head}\n{field}\n").as_bytes()).unwrap();
+            let _ = parse(format!("{head}\n{field}\n").as_bytes(), None).unwrap();
         }
     }
 }

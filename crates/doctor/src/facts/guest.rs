@@ -1,23 +1,25 @@
 //! The guests: their command lines, the memory of their processes, and the answers of their monitors.
 
-use std::collections::HashMap;
-use std::fs::{self, File};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use memtide_host::{Mapping, Mappings, ProcFs, Root};
+use memtide_host::{Locked, Mapping, Mappings, ProcFs, Root};
 use memtide_model::{Absence, Bytes, Config, GuestId, Span, Told, Withheld, name_matches};
 use memtide_vmm::Wish;
 use memtide_vmm::qemu::{
     Command, CommandLine, ConfiguredGuest, Discovery, Equipment, LEAST_GROWTH, Monitor, MonitorConfig, Owner,
     ProcessFacts, QemuProcess, Qmp, Use, is_held, ram_blocks,
 };
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::Deserialize;
 use tokio::task::JoinSet;
 
+use super::launch::Launch;
 use super::small::{file_system, kib, text};
+use super::within::{EACH, Job, within};
 use super::{Daemon, SocketTrouble, Unmatched};
 
 /// The deadline of a monitor. A free monitor answers within milliseconds.
@@ -26,6 +28,8 @@ const DEADLINE: Duration = Duration::from_secs(3);
 const AT_ONCE: usize = 128;
 /// The memory of a QEMU guest without `-m`.
 const DEFAULT_MEMORY: Bytes = Bytes::from_mib(128);
+/// The first process starts everything else, and never a guest itself: with socket activation, it listens at any path.
+const INIT: u32 = 1;
 
 /// One guest.
 #[derive(Clone, Debug)]
@@ -42,6 +46,8 @@ pub struct GuestFacts {
     pub age: Option<Span>,
     /// Whether its class lets memtide manage it.
     pub managed: bool,
+    /// The program that started it.
+    pub launch: Launch,
     /// Its monitors, as paths that work from here.
     pub monitors: Vec<PathBuf>,
     /// A monitor whose path is relative to a directory that QEMU has left.
@@ -58,14 +64,16 @@ pub struct GuestFacts {
     pub memory_files: Vec<(PathBuf, Option<String>)>,
     /// The memory of its process.
     pub status: Option<ProcessStatus>,
+    /// Memory of its process that the kernel must keep; `None` if it cannot be read.
+    pub locked: Option<Locked>,
     /// Whether its mappings can be read.
     pub mappings: Result<(), Absence>,
     /// Whether its largest private mapping is marked for KSM; `None` if it cannot be read.
     pub marked: Option<bool>,
     /// The most that its QEMU can cost beyond the guest's memory; `None` if its mappings cannot be read.
     pub overhead_bound: Option<Bytes>,
-    /// The file of which its memory is a private mapping, if QEMU did not create it for this guest alone.
-    pub private_file: Option<String>,
+    /// Why memory that it gives is not the host's, as its mappings or the daemon tell.
+    pub withheld: Option<Withheld>,
     /// The source of the following facts.
     pub informant: Informant,
     /// The facts about its balloon and statistics, or the reason why there are none.
@@ -97,10 +105,6 @@ pub enum Informant {
 /// The memory of a process, from `/proc/PID/status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessStatus {
-    /// `VmLck`: locked memory, including memory that VFIO pins.
-    pub locked: Bytes,
-    /// `VmPin`: memory that cannot be moved.
-    pub pinned: Bytes,
     /// `VmSwap`: its memory in swap.
     pub swapped: Bytes,
     /// `HugetlbPages`: its memory from the hugetlbfs pool.
@@ -115,105 +119,258 @@ impl GuestFacts {
     pub fn is_of_libvirt(&self) -> bool {
         self.owner == Owner::Libvirt
     }
+
+    /// Whether its memory is made of pages of hugetlbfs.
+    #[must_use]
+    pub fn is_huge(&self) -> bool {
+        let memory = self.equipment.iter().flat_map(|equipment| &equipment.memory);
+        let held = self.status.map_or(Bytes::ZERO, |status| status.huge);
+        memory.into_iter().any(|memory| memory.hugetlb)
+            || self.memory_files.iter().any(|(_, kind)| kind.as_deref() == Some("hugetlbfs"))
+            || self.withheld == Some(Withheld::HugePages)
+            || !held.is_zero()
+    }
+
+    /// Why memory that it gives is not the host's, as far as anything tells.
+    #[must_use]
+    pub fn why_withheld(&self) -> Option<Withheld> {
+        let equipment = || self.equipment.as_ref().and_then(Equipment::withheld);
+        let locked = || self.locked.and_then(|locked| locked.withheld(self.full));
+        let huge = || self.is_huge().then_some(Withheld::HugePages);
+        self.withheld.clone().or_else(equipment).or_else(locked).or_else(huge)
+    }
+
+    /// Whether free page reporting may be advised: if QEMU discards free pages, the host gains them, and nobody else loses anything.
+    #[must_use]
+    pub fn may_report(&self) -> bool {
+        // The command line does not tell a template from a file of QEMU's own.
+        let memory = self.equipment.iter().flat_map(|equipment| &equipment.memory);
+        let may_be_private = || memory.into_iter().any(|memory| memory.path.is_some() && !memory.shared);
+        self.why_withheld().is_none() && !(self.mappings.is_err() && may_be_private())
+    }
 }
 
 /// The result of the search for guests.
-pub(super) struct Seen {
-    pub(super) guests: Vec<GuestFacts>,
-    pub(super) left_out: usize,
+pub(super) struct Found {
+    /// The processes, with the guest of the configuration that each is.
+    pub(super) processes: Vec<(QemuProcess, Option<ConfiguredGuest>)>,
+    /// Why the search failed.
     pub(super) failed: Option<String>,
+    /// Guests of the configuration without a process.
     pub(super) unmatched: Vec<Unmatched>,
 }
 
-/// Finds the guests and gathers their facts.
+/// The facts of the guests.
+pub(super) struct Seen {
+    pub(super) guests: Vec<GuestFacts>,
+    pub(super) left_out: usize,
+    /// What took too long to read.
+    pub(super) slow: Vec<String>,
+}
+
+/// Finds the guests, and those of the configuration that only their listening socket shows.
+pub(super) fn find(root: &Root, configured: &[ConfiguredGuest], daemon: &Daemon) -> Found {
+    let mut discovery = Discovery::new(&root.path(Path::new("/proc")));
+    let failed = discovery.scan().err().map(|error| format!("{error}: {}", error.source));
+    let mut named: BTreeMap<u32, ConfiguredGuest> = BTreeMap::new();
+    let mut unmatched = Vec::new();
+    for guest in configured {
+        match process_of(&mut discovery, guest, daemon) {
+            Ok(pid) => {
+                named.entry(pid).or_insert_with(|| guest.clone());
+            }
+            Err(why) => {
+                let (name, qmp) = (guest.name.clone(), guest.qmp.clone());
+                unmatched.extend(trouble(&guest.qmp, &why).map(|why| Unmatched { name, qmp, why }));
+            }
+        }
+    }
+    let guests = discovery.processes().filter(|process| process.pid != INIT);
+    let processes = guests.map(|process| (process.clone(), named.get(&process.pid).cloned())).collect();
+    Found { processes, failed, unmatched }
+}
+
+/// The process of a configured guest: as the daemon tells, which holds its monitor, or as the kernel tells.
+fn process_of(discovery: &mut Discovery, guest: &ConfiguredGuest, daemon: &Daemon) -> Result<u32, Absence> {
+    let told = match daemon {
+        Daemon::Runs { guests, .. } => guests.iter().find(|(_, seen)| seen.id.name() == guest.name),
+        _ => None,
+    };
+    let adopted = told.and_then(|(&pid, _)| Some(discovery.adopt(pid).ok()??.pid));
+    let owner = adopted.map_or_else(|| discovery.owner_of(&guest.qmp), Ok)?;
+    if owner == INIT { Err(Absence::Unsupported) } else { Ok(owner) }
+}
+
+/// The problem with the socket of a configured guest without a process. There is none if a process listens that has no time to accept.
+fn trouble(path: &Path, why: &Absence) -> Option<SocketTrouble> {
+    let is_no_socket = || fs::metadata(path).is_ok_and(|there| !there.file_type().is_socket());
+    let is_gone = || fs::metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+    Some(match why {
+        Absence::ControlTaken => return None,
+        Absence::Unsupported => SocketTrouble::NoGuest(listener(path)?),
+        _ if is_no_socket() => SocketTrouble::NoSocket,
+        Absence::Forbidden => SocketTrouble::Forbidden,
+        _ if is_gone() => SocketTrouble::Gone,
+        _ => SocketTrouble::Unheard,
+    })
+}
+
+/// The process that listens at `path`. Never waits.
+fn listener(path: &Path) -> Option<u32> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path).ok()?).ok()?;
+    let peer = rustix::net::sockopt::socket_peercred(&socket).ok()?;
+    u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+}
+
+/// Gathers the facts of the guests that were found, as far as they can be read by the moment `by`.
 pub(super) async fn look(
     root: &Root,
     config: &Config,
     discover: &[String],
-    configured: &[ConfiguredGuest],
     daemon: &Daemon,
+    found: Vec<(QemuProcess, Option<ConfiguredGuest>)>,
+    by: Instant,
 ) -> Seen {
-    let proc = root.path(Path::new("/proc"));
-    let mut discovery = Discovery::new(&proc);
-    let failed = discovery.scan().err().map(|error| format!("{error}: {}", error.source));
-    let mut left_out = 0;
-    let owners = owners(&mut discovery, configured, daemon);
+    let before = found.len();
+    let ours: Vec<_> = found
+        .into_iter()
+        .filter(|(process, configured)| {
+            let name = process.id.name();
+            configured.is_some() || discover.iter().any(|pattern| name_matches(pattern, name))
+        })
+        .collect();
+    let left_out = before - ours.len();
+    let files = each(root, &ours, by, |root, process, _| Files::read(root, process));
+    let memory = each(root, &ours, by, Memory::read);
+    let mut slow = Vec::new();
     let mut guests = Vec::new();
-    for process in discovery.processes() {
-        let ours = owners.get(&process.pid).copied();
-        let name = ours.map_or(process.id.name(), |guest| guest.name.as_str());
-        if ours.is_none() && !discover.iter().any(|pattern| name_matches(pattern, name)) {
-            left_out += 1;
-            continue;
+    for (((process, configured), files), memory) in ours.into_iter().zip(files).zip(memory) {
+        let name = configured.as_ref().map_or(process.id.name(), |guest| guest.name.as_str());
+        let of_it = |what: &str| format!("the {what} of {name} (process {})", process.pid);
+        if files.is_none() {
+            slow.push(of_it("command line and files"));
         }
-        let mut guest = of_process(root, process, name);
+        let memory = memory.unwrap_or(Err(Absence::Overran));
+        if matches!(memory, Err(Absence::Overran)) {
+            slow.push(of_it("mappings"));
+        }
+        let files = files.unwrap_or_else(|| Files::unread(&process));
+        let is_held = files.is_held;
+        let mut guest = of_process(&process, name, files, memory);
         guest.managed = config.class_of(name).1.manage;
-        if let Some(ours) = ours {
+        if let Some(ours) = &configured {
             guest.monitors = vec![ours.qmp.clone()];
+            guest.left_behind = None;
             if !guest.is_of_libvirt() {
                 guest.told = Told::nothing(guest.full, Absence::NotYet);
             }
         }
         tell_from(daemon, &mut guest);
-        let is_held = || is_held(&ProcFs::new(&proc), process.pid, &process.bound);
-        if guest.informant == Informant::Nobody && ours.is_none() && !guest.is_of_libvirt() && is_held() {
+        let may_ask = guest.informant == Informant::Nobody && configured.is_none() && !guest.is_of_libvirt();
+        if may_ask && is_held {
             guest.told = Told::nothing(guest.full, Absence::ControlTaken);
         }
-        guests.push((process.id.clone(), guest));
+        guests.push((process.id, guest));
     }
-    let unmatched = configured
-        .iter()
-        .filter(|guest| !owners.values().any(|owned| owned == guest))
-        .filter_map(unmatched)
-        .collect();
     let mut guests = ask_monitors(root, guests).await;
     guests.sort_by(|a, b| (&a.name, a.pid).cmp(&(&b.name, b.pid)));
-    Seen { guests, left_out, failed, unmatched }
+    Seen { guests, left_out, slow }
 }
 
-/// The processes of configured guests: as the daemon tells, which holds their monitors, or as the kernel tells.
-fn owners<'a>(
-    discovery: &mut Discovery,
-    configured: &'a [ConfiguredGuest],
-    daemon: &Daemon,
-) -> HashMap<u32, &'a ConfiguredGuest> {
-    let told = |name: &str| match daemon {
-        Daemon::Runs { guests, .. } => guests.iter().find(|(_, seen)| seen.id.name() == name),
-        _ => None,
+/// What `read` reads of each process; `None` for those that take too long.
+fn each<T: Send + 'static>(
+    root: &Root,
+    processes: &[(QemuProcess, Option<ConfiguredGuest>)],
+    by: Instant,
+    read: fn(&Root, &QemuProcess, Instant) -> T,
+) -> Vec<Option<T>> {
+    let job = |process: &QemuProcess| {
+        let (root, process) = (root.clone(), process.clone());
+        Box::new(move |until| read(&root, &process, until)) as Job<T>
     };
-    let mut owner_of = |guest: &ConfiguredGuest| {
-        let Some((&pid, _)) = told(&guest.name) else { return discovery.owner_of(&guest.qmp).ok() };
-        Some(discovery.adopt(pid).ok()??.pid)
-    };
-    configured.iter().filter_map(|guest| Some((owner_of(guest)?, guest))).collect()
+    within(processes.iter().map(|(process, _)| job(process)).collect(), EACH, by)
 }
 
-/// The problem with the socket of a configured guest without a process. There is none if a process listens.
-fn unmatched(guest: &ConfiguredGuest) -> Option<Unmatched> {
-    let is_no_socket = |path| fs::metadata(path).is_ok_and(|there| !there.file_type().is_socket());
-    let why = match UnixStream::connect(&guest.qmp) {
-        Ok(_) => return None,
-        Err(_) if is_no_socket(&guest.qmp) => SocketTrouble::NoSocket,
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => SocketTrouble::Forbidden,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => SocketTrouble::Gone,
-        Err(_) => SocketTrouble::Unheard,
-    };
-    Some(Unmatched { name: guest.name.clone(), qmp: guest.qmp.clone(), why })
+/// The processes of the guests that were found.
+pub(super) fn pids(found: &[(QemuProcess, Option<ConfiguredGuest>)]) -> BTreeSet<u32> {
+    found.iter().map(|(process, _)| process.pid).collect()
 }
 
-/// The facts from the files of a process.
-fn of_process(root: &Root, process: &QemuProcess, name: &str) -> GuestFacts {
+/// What the small files of a process tell.
+#[derive(Default)]
+struct Files {
+    tcp_monitors: Vec<String>,
+    launch: Launch,
+    memory_files: Vec<(PathBuf, Option<String>)>,
+    status: Option<ProcessStatus>,
+    locked: Option<Locked>,
+    age: Option<Span>,
+    left_behind: Option<LeftBehind>,
+    /// Whether each of its monitors serves a client.
+    is_held: bool,
+}
+
+impl Files {
+    fn read(root: &Root, process: &QemuProcess) -> Self {
+        let pid = process.pid;
+        let proc_fs = ProcFs::new(&root.path(Path::new("/proc")));
+        let cmdline = proc_fs.cmdline(pid).unwrap_or_default();
+        let paths = process.equipment.memory.iter().filter_map(|memory| memory.path.clone());
+        Self {
+            tcp_monitors: CommandLine::parse(&cmdline).tcp_monitors,
+            launch: Launch::of(process.launcher, &cmdline, process.id.name()),
+            memory_files: paths.map(|path| (path.clone(), file_system(root, "self", &path))).collect(),
+            status: text(&root.process(pid, "status")).ok().map(|text| status(&text)),
+            locked: Locked::read(root, pid).ok(),
+            age: age(root, process.id.start()),
+            left_behind: left_behind(root, process),
+            is_held: process.owner != Owner::Libvirt && is_held(&proc_fs, pid, &process.bound),
+        }
+    }
+
+    /// What is known of a process whose files could not be read in time.
+    fn unread(process: &QemuProcess) -> Self {
+        Self { launch: Launch::of(process.launcher, &[], process.id.name()), ..Self::default() }
+    }
+}
+
+/// What the mappings of a process tell.
+struct Memory {
+    costs: Mappings,
+    /// Whether KSM may scan the largest private mapping: the guest's memory, unless that is shared.
+    marked: Option<bool>,
+}
+
+impl Memory {
+    fn read(root: &Root, process: &QemuProcess, until: Instant) -> Result<Self, Absence> {
+        let mapped =
+            Mapping::read_until(root, process.pid, until).map_err(|error| match error.absence() {
+                why @ (Absence::Forbidden | Absence::Overran) => why,
+                _ => Absence::Gone,
+            })?;
+        let blocks = ram_blocks(process, process.facts.memory.unwrap_or(DEFAULT_MEMORY));
+        let costs = Mappings::of_guest(&mapped, &blocks, &process.device_files, None);
+        Ok(Self { costs, marked: marked(&mapped) })
+    }
+}
+
+/// The facts of a process.
+fn of_process(
+    process: &QemuProcess,
+    name: &str,
+    files: Files,
+    memory: Result<Memory, Absence>,
+) -> GuestFacts {
     let assumed = process.facts.memory.unwrap_or(DEFAULT_MEMORY);
-    let mapped = Mapping::read_all(root, process.pid).ok();
-    let ram = ram_blocks(process, assumed);
-    let costs = mapped.as_deref().map(|mapped| Mappings::of_guest(mapped, &ram, &process.device_files, None));
-    let ram_like = costs.as_ref().map(|costs| costs.ram_like).filter(|size| !size.is_zero());
+    let (memory, mappings) = match memory {
+        Ok(memory) => (Some(memory), Ok(())),
+        Err(why) => (None, Err(why)),
+    };
+    let costs = memory.as_ref().map(|memory| &memory.costs);
+    let ram_like = costs.map(|costs| costs.ram_like).filter(|size| !size.is_zero());
     let full = ram_like.filter(|_| process.facts.is_of_unknown_size()).unwrap_or(assumed);
-    let cmdline = text(&root.process(process.pid, "cmdline")).ok();
-    let equipment = cmdline.as_ref().map(|_| process.equipment.clone());
-    let line = cmdline.map(|cmdline| CommandLine::parse(cmdline.as_bytes())).unwrap_or_default();
-    let paths =
-        equipment.iter().flat_map(|equipment| &equipment.memory).filter_map(|memory| memory.path.clone());
     let why = match (process.owner, process.monitors.is_empty()) {
         (Owner::Libvirt, _) => Absence::OwnedBy("libvirt".to_owned()),
         (_, true) => Absence::NoControl,
@@ -224,23 +381,22 @@ fn of_process(root: &Root, process: &QemuProcess, name: &str) -> GuestFacts {
         pid: process.pid,
         owner: process.owner,
         full,
-        age: age(root, process.id.start()),
+        age: files.age,
         managed: true,
+        launch: files.launch,
         monitors: process.monitors.clone(),
-        left_behind: left_behind(root, process),
-        tcp_monitors: line.tcp_monitors,
+        left_behind: files.left_behind,
+        tcp_monitors: files.tcp_monitors,
         agent: process.agent.clone(),
         process: process.facts.clone(),
-        memory_files: paths.map(|path| (path.clone(), file_system(root, "self", &path))).collect(),
-        equipment,
-        status: text(&root.process(process.pid, "status")).ok().map(|text| status(&text)),
-        mappings: mappings(root, process.pid),
-        marked: mapped.as_deref().and_then(marked),
-        overhead_bound: costs.as_ref().map(|costs| costs.other_bound(LEAST_GROWTH)),
-        private_file: costs.and_then(|costs| match costs.withheld {
-            Some(Withheld::PrivateFile(path)) => Some(path),
-            _ => None,
-        }),
+        memory_files: files.memory_files,
+        equipment: Some(process.equipment.clone()),
+        status: files.status,
+        locked: files.locked,
+        mappings,
+        marked: memory.as_ref().and_then(|memory| memory.marked),
+        overhead_bound: costs.map(|costs| costs.other_bound(LEAST_GROWTH)),
+        withheld: costs.and_then(|costs| costs.withheld.clone()).or_else(|| process.withheld.clone()),
         informant: Informant::Nobody,
         told: Told::nothing(full, why),
         qemu: None,
@@ -269,20 +425,9 @@ fn status(text: &str) -> ProcessStatus {
     let size = |key| kib(text, key).unwrap_or(Bytes::ZERO);
     let state = text.lines().find_map(|line| line.strip_prefix("State:")).unwrap_or_default().trim();
     ProcessStatus {
-        locked: size("VmLck"),
-        pinned: size("VmPin"),
         swapped: size("VmSwap"),
         huge: size("HugetlbPages"),
         stopped: state.starts_with(['T', 't']),
-    }
-}
-
-/// The kernel checks the permission to trace when `smaps` is opened.
-fn mappings(root: &Root, pid: u32) -> Result<(), Absence> {
-    match File::open(root.process(pid, "smaps")) {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Err(Absence::Forbidden),
-        Err(_) => Err(Absence::Gone),
     }
 }
 
@@ -299,6 +444,7 @@ fn tell_from(daemon: &Daemon, guest: &mut GuestFacts) {
     guest.full = seen.told.full;
     guest.told = seen.told.clone();
     guest.informant = Informant::Daemon;
+    guest.withheld = guest.withheld.take().or_else(|| seen.withheld.clone());
 }
 
 /// Queries the monitors of guests that the daemon does not know.
@@ -309,7 +455,8 @@ async fn ask_monitors(root: &Root, guests: Vec<(GuestId, GuestFacts)>) -> Vec<Gu
     let mut asked = JoinSet::new();
     for (id, mut guest) in guests {
         // A connection to a monitor that another client holds would stay in its queue.
-        let is_told = guest.told.balloon.why_not() != Some(&Absence::NotYet);
+        let is_told =
+            guest.informant == Informant::Daemon || guest.told.balloon.why_not() != Some(&Absence::NotYet);
         if is_told || guest.is_of_libvirt() || guest.monitors.is_empty() {
             done.push(guest);
             continue;

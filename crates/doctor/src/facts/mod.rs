@@ -3,15 +3,21 @@
 //! All files are read below a [`Root`], so a captured tree can be diagnosed like the running system. Guests are found as the
 //! daemon finds them. If a daemon answers, its knowledge of a guest is used. A guest that the daemon does not know is
 //! queried through its own monitor: once, briefly, and never for a change.
+//!
+//! Everything that a stranger can delay is read within time limits: see `within`.
 
 mod cgroups;
 mod guest;
 mod host;
+mod launch;
+mod others;
 mod small;
 mod uml;
+mod within;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use memtide_host::Root;
 use memtide_model::{Bytes, Config, GuestSeen, Mode};
@@ -22,6 +28,8 @@ use crate::quote::shell;
 pub use cgroups::{CgroupFacts, MemoryCgroups};
 pub use guest::{GuestFacts, Informant, LeftBehind, ProcessStatus};
 pub use host::{HostFacts, Journal, Sight, Swap, SwapKind, Thp};
+pub use launch::Launch;
+pub use others::{OtherKind, OtherVmm};
 pub use uml::{ImageFacts, InstanceFacts, MemoryFile, TmpfsFacts};
 
 /// The input: the places to look at, and the facts that are known already.
@@ -128,6 +136,10 @@ pub struct Facts {
     pub left_out: usize,
     /// Why the search for guests failed.
     pub no_guests: Option<String>,
+    /// Processes that run guests and are not among these.
+    pub others: Vec<OtherVmm>,
+    /// What took too long to read.
+    pub slow: Vec<String>,
     /// Guests of the configuration that have no process.
     pub unmatched: Vec<Unmatched>,
     /// The memory cgroups of the guests.
@@ -156,6 +168,8 @@ pub enum SocketTrouble {
     Forbidden,
     /// Nobody listens.
     Unheard,
+    /// This process listens, and runs no guest.
+    NoGuest(u32),
 }
 
 impl Facts {
@@ -209,8 +223,12 @@ pub async fn gather(question: Question) -> Facts {
         Daemon::Runs { mode, .. } => *mode,
         _ => config.mode,
     };
-    let seen = guest::look(&root, &config, &discover, &configured, &daemon).await;
-    let instances = uml::look(&root, &config, &discover);
+    let by = Instant::now() + within::ALL;
+    let mut searched = search(&root, &config, &discover, &configured, &daemon, by);
+    let guest::Found { processes, failed, unmatched } = searched.guests;
+    let others = others::beside(&guest::pids(&processes), searched.others);
+    let seen = guest::look(&root, &config, &discover, &daemon, processes, by).await;
+    searched.slow.extend(seen.slow);
     let memory = host.memory.value().map_or(Bytes::MAX, |memory| memory.total);
     let cgroups = cgroups::look(&root, &seen.guests, memory);
     Facts {
@@ -222,10 +240,64 @@ pub async fn gather(question: Question) -> Facts {
         daemon,
         host,
         guests: seen.guests,
-        instances,
+        instances: searched.instances,
         left_out: seen.left_out,
-        no_guests: seen.failed,
-        unmatched: seen.unmatched,
+        no_guests: failed,
+        others,
+        slow: searched.slow,
+        unmatched,
         cgroups,
     }
+}
+
+/// What the searches through all processes have found.
+struct Searched {
+    guests: guest::Found,
+    instances: Vec<InstanceFacts>,
+    others: Vec<OtherVmm>,
+    /// The searches that took too long.
+    slow: Vec<String>,
+}
+
+/// The result of one search.
+enum Part {
+    Guests(guest::Found),
+    Instances(Vec<InstanceFacts>),
+    Others(Option<Vec<OtherVmm>>),
+}
+
+/// Searches for guests, for UML instances and for other VMMs at the same time.
+fn search(
+    root: &Root,
+    config: &Config,
+    discover: &[String],
+    configured: &[ConfiguredGuest],
+    daemon: &Daemon,
+    by: Instant,
+) -> Searched {
+    let guests = {
+        let (root, configured, daemon) = (root.clone(), configured.to_vec(), daemon.clone());
+        Box::new(move |_| Part::Guests(guest::find(&root, &configured, &daemon))) as within::Job<Part>
+    };
+    let instances = {
+        let (root, config, discover) = (root.clone(), config.clone(), discover.to_vec());
+        Box::new(move |_| Part::Instances(uml::look(&root, &config, &discover))) as within::Job<Part>
+    };
+    let others = {
+        let root = root.clone();
+        Box::new(move |until| Part::Others(others::look(&root, until))) as within::Job<Part>
+    };
+    let nothing = guest::Found { processes: Vec::new(), failed: None, unmatched: Vec::new() };
+    let mut all = Searched { guests: nothing, instances: Vec::new(), others: Vec::new(), slow: Vec::new() };
+    let names = ["the guests of this host", "the UML instances of this host", "other VMMs of this host"];
+    let parts = within::within(vec![guests, instances, others], within::SEARCH, by);
+    for (part, name) in parts.into_iter().zip(names) {
+        match part {
+            Some(Part::Guests(guests)) => all.guests = guests,
+            Some(Part::Instances(instances)) => all.instances = instances,
+            Some(Part::Others(Some(others))) => all.others = others,
+            Some(Part::Others(None)) | None => all.slow.push(name.to_owned()),
+        }
+    }
+    all
 }

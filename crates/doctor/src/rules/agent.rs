@@ -3,9 +3,9 @@
 use memtide_model::{Absence, Can};
 
 use super::of_guest;
+use crate::advice::{self, Change};
 use crate::facts::{Facts, GuestFacts};
 use crate::finding::{Finding, Severity};
-use crate::quote::{domain, file_name};
 
 /// The consequence of a guest without an agent.
 const BLIND: &str =
@@ -18,23 +18,7 @@ pub(super) fn port(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
         return None;
     }
     let finding = of_guest(guest, "agent.none", Severity::Hint, "no port for memtide-agent").costs(BLIND);
-    let finding = match guest.is_of_libvirt() {
-        true => finding.fix(
-            format!("virsh edit {} (from the next start)", domain(&guest.name)),
-            ["<channel type='unix'><target type='virtio' name='org.memtide.agent.0'/></channel>".to_owned()],
-        ),
-        false => finding.fix(
-            "QEMU's command line (from the next start; the directory must exist)",
-            [
-                "-device virtio-serial-pci".to_owned(),
-                format!(
-                    "-chardev socket,id=agent,path=/run/vm/{}-agent.sock,server=on,wait=off",
-                    file_name(&guest.name)
-                ),
-                "-device virtserialport,chardev=agent,name=org.memtide.agent.0".to_owned(),
-            ],
-        ),
-    };
+    let finding = finding.with(advice::fix(guest, Change::AgentPort));
     Some(finding.fix(
         "in the guest",
         ["apt install ./memtide-agent_*.deb   # made by `make deb-agent`; docs/agent.md has other ways"],

@@ -3,11 +3,13 @@
 use std::path::Path;
 
 use memtide_model::{Absence, Balloon, Fence, Mode, Polling, Reading, Span};
+use memtide_vmm::qemu::{BalloonOwner, Launcher};
 
 use super::{of_guest, sight};
+use crate::advice::{self, Change};
 use crate::facts::{Daemon, Facts, GuestFacts};
-use crate::finding::{Finding, Severity};
-use crate::quote::{domain, file_name, string};
+use crate::finding::{Finding, Fix, Severity};
+use crate::quote::string;
 
 /// Younger guests may still be booting.
 const BOOTS: Span = Span::from_secs(120);
@@ -18,12 +20,6 @@ const QEMU_REPORTING: (u32, u32) = (5, 1);
 /// The statistics include allocation stalls, scans and OOM kills.
 const QEMU_COUNTERS: (u32, u32) = (9, 2);
 
-/// The recommended balloon device on QEMU's command line.
-const DEVICE: &str = "virtio-balloon-pci,id=balloon0,deflate-on-oom=on,free-page-reporting=on";
-/// The same in libvirt's XML.
-const MEMBALLOON: &str =
-    "<memballoon model='virtio' autodeflate='on' freePageReporting='on'><stats period='1'/></memballoon>";
-
 /// The cost of a guest that cannot be queried.
 const ONLY_COUNTED: &str = "memtide can only count it, at its worst case";
 
@@ -33,27 +29,23 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let path = guest.monitors.first().map(|path| path.display().to_string()).unwrap_or_default();
     let finding = |rule, severity, fact: &str| of_guest(guest, rule, severity, fact);
     Some(match why {
+        Absence::NoControl if matches!(guest.launch.by, Launcher::Incus | Launcher::Lxd) => {
+            let fact = format!("{} keeps its monitor for itself", guest.launch.by.name());
+            own_socket(facts, guest, finding("monitor.taken", Severity::Problem, &fact).costs(ONLY_COUNTED))
+        }
         // Its monitors are in that file.
         Absence::NoControl if guest.process.reads_files => {
             let fact =
                 "its settings are in a file (-readconfig), which memtide cannot read: no QMP socket is known";
-            let lines = [
-                "[[guest]]".to_owned(),
-                format!("name = {}", string(&guest.name)),
-                "qmp = \"PATH\"".to_owned(),
-            ];
             finding("monitor.in-file", Severity::Warning, fact).costs(ONLY_COUNTED).fix(
                 format!(
                     "add the QMP socket from that file to {}; no other program may hold it",
                     facts.configuration.path.display()
                 ),
-                lines,
+                table(guest, "PATH"),
             )
         }
         Absence::NoControl => {
-            let socket = format!("/run/vm/{}.qmp", file_name(&guest.name));
-            let more = if guest.tcp_monitors.is_empty() { "" } else { ", one more monitor" };
-            let place = format!("QEMU's command line{more} (from the next start; the directory must exist)");
             let finding = match guest.tcp_monitors.first() {
                 None => finding("monitor.none", Severity::Problem, "no QMP socket on QEMU's command line"),
                 Some(address) => {
@@ -62,7 +54,8 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
                     finding("monitor.tcp", Severity::Problem, &fact)
                 }
             };
-            finding.costs(ONLY_COUNTED).fix(place, [format!("-qmp unix:{socket},server=on,wait=off")])
+            let socket = advice::socket_of(guest, ".qmp");
+            finding.costs(ONLY_COUNTED).with(advice::fix(guest, Change::Monitor(&socket)))
         }
         Absence::ControlTaken if guest.status.is_some_and(|status| status.stopped) => {
             finding("monitor.stopped", Severity::Warning, "QEMU is stopped by a signal")
@@ -110,11 +103,7 @@ pub(super) fn relative_path(facts: &Facts, guest: &GuestFacts) -> Option<Finding
     );
     let absolute =
         left.found.clone().filter(|_| !is_lost).unwrap_or_else(|| Path::new("/DIR").join(&left.path));
-    let table = [
-        "[[guest]]".to_owned(),
-        format!("name = {}", string(&guest.name)),
-        format!("qmp = {}", string(&absolute.display().to_string())),
-    ];
+    let lines = table(guest, &absolute.display().to_string());
     let place = match is_lost {
         true => ", with the directory in place of /DIR: works at once",
         false => ": works at once",
@@ -122,28 +111,27 @@ pub(super) fn relative_path(facts: &Facts, guest: &GuestFacts) -> Option<Finding
     Some(
         of_guest(guest, "monitor.relative", severity, fact)
             .costs(cost)
-            .fix(format!("{}{place}", facts.configuration.path.display()), table)
-            .fix(
-                "or QEMU's command line, an absolute path (from the next start; the directory must exist)",
-                [format!("-qmp unix:/run/vm/{}.qmp,server=on,wait=off", file_name(&guest.name))],
-            ),
+            .fix(format!("{}{place}", facts.configuration.path.display()), lines)
+            .with(advice::fix(guest, Change::Monitor(&advice::socket_of(guest, ".qmp")))),
     )
+}
+
+/// The table of a guest whose monitor is at this path.
+fn table(guest: &GuestFacts, path: &str) -> [String; 3] {
+    ["[[guest]]".to_owned(), format!("name = {}", string(&guest.name)), format!("qmp = {}", string(path))]
 }
 
 /// A second socket, for memtide alone: QEMU takes any number.
 fn own_socket(facts: &Facts, guest: &GuestFacts, finding: Finding) -> Finding {
-    let socket = format!("/run/vm/{}-memtide.qmp", file_name(&guest.name));
-    let table = [
-        "[[guest]]".to_owned(),
-        format!("name = {}", string(&guest.name)),
-        format!("qmp = {}", string(&socket)),
-    ];
-    finding
-        .fix(
-            "QEMU's command line, one more socket (from the next start; the directory must exist)",
-            [format!("-qmp unix:{socket},server=on,wait=off")],
-        )
-        .fix(format!("and {}: a socket for memtide alone", facts.configuration.path.display()), table)
+    let socket = advice::socket_of(guest, "-memtide.qmp");
+    let way = advice::fix(guest, Change::Monitor(&socket));
+    let is_possible = way.lines.iter().any(|line| line.contains(&socket));
+    let finding = finding.with(way);
+    if !is_possible {
+        return finding;
+    }
+    let place = format!("and {}: a socket for memtide alone", facts.configuration.path.display());
+    finding.fix(place, table(guest, &socket))
 }
 
 /// There is no balloon device.
@@ -153,6 +141,10 @@ pub(super) fn device(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let seems_so = guest.told.balloon.latest().is_none() && !told_so && !was_asked(guest);
     let on_line = guest.equipment.as_ref().map(|equipment| equipment.balloon.is_some());
     if !guest.managed || !(told_so || (seems_so && on_line == Some(false))) {
+        return None;
+    }
+    // A balloon would take memory in vain.
+    if guest.why_withheld().is_some() {
         return None;
     }
     if guest.process.reads_files && !told_so {
@@ -174,47 +166,19 @@ fn was_asked(guest: &GuestFacts) -> bool {
     matches!(guest.told.balloon.why_not(), None | Some(Absence::NoDriver | Absence::NoBalloon))
 }
 
-/// An advised device, without free page reporting if that would punch holes into a file that other guests use.
-fn safe(guest: &GuestFacts, device: &str) -> String {
-    const REPORTING: [&str; 3] =
-        [",free-page-reporting=on", " freePageReporting='on'", r#","free-page-reporting":true"#];
-    let parts = REPORTING.into_iter().filter(|_| guest.private_file.is_some());
-    parts.fold(device.to_owned(), |device, part| device.replace(part, ""))
-}
-
 fn with_device(guest: &GuestFacts, finding: Finding) -> Finding {
-    if guest.is_of_libvirt() {
-        return xml(guest, finding);
-    }
-    let finding = finding
-        .fix("QEMU's command line (from the next start)", [format!("-device {}", safe(guest, DEVICE))]);
-    if guest.monitors.is_empty() {
+    let finding = finding.with(advice::fix(guest, Change::Balloon));
+    let is_alone = guest.launch.by.balloon() == BalloonOwner::Nobody && !guest.is_of_libvirt();
+    if guest.monitors.is_empty() || !is_alone {
         return finding;
     }
-    let plug = r#"{"execute":"device_add","arguments":{"driver":"virtio-balloon-pci","id":"balloon0","deflate-on-oom":true,"free-page-reporting":true}}"#;
+    let reporting = if guest.may_report() { r#","free-page-reporting":true"# } else { "" };
+    let plug = format!(
+        r#"{{"execute":"device_add","arguments":{{"driver":"virtio-balloon-pci","id":"balloon0","deflate-on-oom":true{reporting}}}}}"#
+    );
     let place =
         "or its QMP monitor, at once, if the machine has a hot-plug bus (`-machine pc`, not q35's own)";
-    finding.fix(place, [safe(guest, plug)])
-}
-
-fn xml(guest: &GuestFacts, finding: Finding) -> Finding {
-    finding
-        .fix(format!("virsh edit {} (from the next start)", domain(&guest.name)), [safe(guest, MEMBALLOON)])
-}
-
-/// The options of the balloon device on the command line.
-fn with_options(guest: &GuestFacts, finding: Finding) -> Finding {
-    if guest.is_of_libvirt() {
-        return xml(guest, finding);
-    }
-    let driver = guest
-        .equipment
-        .as_ref()
-        .and_then(|equipment| equipment.balloon.as_ref())
-        .map(|balloon| balloon.driver.as_str());
-    let device =
-        safe(guest, DEVICE).replacen("virtio-balloon-pci", driver.unwrap_or("virtio-balloon-pci"), 1);
-    finding.fix("QEMU's command line (from the next start)", [format!("-device {device}")])
+    finding.fix(place, [plug])
 }
 
 /// No driver runs in the guest.
@@ -233,6 +197,16 @@ pub(super) fn driver(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
                 "no balloon driver yet: its QEMU started less than two minutes ago",
             )
             .costs("nothing if it is still booting: ask again in a minute"),
+        );
+    }
+    // FreeBSD's driver does.
+    let moves = guest.told.balloon.latest().is_some_and(|balloon| balloon.actual < guest.full);
+    if moves && !absent {
+        let fact = "its balloon moves, but its driver reports no statistics";
+        return Some(
+            of_guest(guest, "driver.no-statistics", Severity::Warning, fact)
+                .costs("memtide cannot tell how much memory this guest uses, so it takes none from it")
+                .fix("inside the guest", ["Linux: other systems have drivers without statistics"]),
         );
     }
     let fact = if absent {
@@ -281,7 +255,7 @@ fn options(guest: &GuestFacts) -> Option<(bool, bool)> {
 /// The guest may not deflate its own balloon.
 pub(super) fn deflate_on_oom(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let (false, _) = options(guest)? else { return None };
-    if !guest.managed {
+    if !guest.managed || guest.why_withheld().is_some() {
         return None;
     }
     // In this version, nobody inflates the balloons of libvirt guests.
@@ -290,14 +264,13 @@ pub(super) fn deflate_on_oom(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
         "a guest that grows faster than memtide grants kills its own processes instead of taking memory back from its \
          balloon; in return a strict commitment needs no room for its self-deflation",
     );
-    Some(with_options(guest, finding))
+    Some(finding.with(advice::fix(guest, Change::DeflateOnOom)))
 }
 
 /// Free page reporting is off.
 pub(super) fn free_page_reporting(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let (_, false) = options(guest)? else { return None };
-    // Reporting would punch holes into a file that other guests use.
-    if offers_reporting(guest) || guest.private_file.is_some() {
+    if offers_reporting(guest) || !guest.may_report() {
         return None;
     }
     let finding = of_guest(
@@ -318,7 +291,7 @@ pub(super) fn free_page_reporting(_: &Facts, guest: &GuestFacts) -> Option<Findi
             "the host's package manager",
             ["install QEMU 5.1 or newer, then add free-page-reporting=on to the balloon device"],
         ),
-        _ => with_options(guest, finding),
+        _ => finding.with(advice::fix(guest, Change::Reporting)),
     })
 }
 
@@ -334,7 +307,7 @@ fn offers_reporting(guest: &GuestFacts) -> bool {
 /// Free page reporting is offered, but the driver does not use it.
 pub(super) fn not_negotiated(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let balloon = guest.told.balloon.fresh()?;
-    if balloon.free_page_reporting || !offers_reporting(guest) {
+    if balloon.free_page_reporting || !offers_reporting(guest) || !guest.may_report() {
         return None;
     }
     let young = guest.age.is_some_and(|age| age < BOOTS);
@@ -368,9 +341,7 @@ pub(super) fn statistics(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
         Polling::Every(_) | Polling::Unknown => return None,
     };
     let device = guest.equipment.as_ref().and_then(|equipment| equipment.balloon.as_ref());
-    let driver = device.map_or("virtio-balloon-pci", |balloon| balloon.driver.as_str());
     let id = device.and_then(|balloon| balloon.id.as_deref()).unwrap_or("balloon0");
-    let arguments = safe(guest, DEVICE).replacen("virtio-balloon-pci", driver, 1);
     let qmp = format!(
         r#"{{"execute":"qom-set","arguments":{{"path":{},"property":"guest-stats-polling-interval","value":1}}}}"#,
         string(&format!("/machine/peripheral/{id}"))
@@ -384,16 +355,17 @@ pub(super) fn statistics(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
         ),
         _ => ("a shell: let memtide manage".to_owned(), facts.as_root("run --manage")),
     };
-    Some(
-        of_guest(guest, rule, Severity::Hint, fact)
-            .costs(cost)
-            .fix(place, [line])
-            .fix(
-                "or QEMU's command line (from the next start)",
-                [format!("-device {arguments},guest-stats-polling-interval=1")],
-            )
-            .fix("or its QMP monitor, at once", [qmp]),
-    )
+    let finding = of_guest(guest, rule, Severity::Hint, fact).costs(cost).fix(place, [line]);
+    // Launchers have no word for it, or set the interval themselves.
+    let finding = match guest.launch.by {
+        Launcher::Unknown => {
+            let Fix { place, lines } = advice::fix(guest, Change::Reporting);
+            let lines = lines.iter().map(|line| format!("{line},guest-stats-polling-interval=1"));
+            finding.fix(format!("or {place}"), lines)
+        }
+        _ => finding,
+    };
+    Some(finding.fix("or its QMP monitor, at once", [qmp]))
 }
 
 /// The driver offers few counters.

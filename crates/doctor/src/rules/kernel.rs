@@ -1,10 +1,13 @@
 //! The host's kernel: its age, pressure, transparent huge pages, KSM.
 
+use std::collections::BTreeSet;
+
 use memtide_model::{Absence, Bytes, KsmMode, KsmRun};
 
-use super::{of_guest, pinned, promises};
+use super::{of_guest, promises};
+use crate::advice::{self, Change};
 use crate::facts::{Facts, GuestFacts, Sight};
-use crate::finding::{Finding, Severity};
+use crate::finding::{Finding, Fix, Severity};
 
 /// `pidfd_open`.
 const PIDFD: (u32, u32) = (5, 3);
@@ -190,17 +193,13 @@ pub(super) fn ksm_shares(facts: &Facts) -> Option<Finding> {
         let whose = "in a class of those that should not";
         finding = finding.fix(format!("{}, {whose}", facts.configuration.path.display()), ["share = false"]);
     }
-    if sharing.iter().any(|guest| is_foreign(guest) && !guest.is_of_libvirt()) {
-        finding = finding.fix(
-            "QEMU's command line, of guests that memtide does not manage and that should not (from the next start)",
-            ["-machine mem-merge=off"],
-        );
-    }
-    if sharing.iter().any(|guest| guest.is_of_libvirt()) {
-        finding = finding.fix(
-            "libvirt's XML, in <memoryBacking> of those that should not (from the next start)",
-            ["<nosharepages/>"],
-        );
+    // One of the guests of each launcher stands for the others.
+    let mut launchers = BTreeSet::new();
+    for guest in sharing.iter().filter(|guest| is_foreign(guest)) {
+        if launchers.insert((guest.is_of_libvirt(), guest.launch.by)) {
+            let Fix { place, lines } = advice::fix(guest, Change::NotMergeable);
+            finding = finding.fix(format!("{place}, and likewise for others that should not"), lines);
+        }
     }
     Some(finding)
 }
@@ -229,17 +228,12 @@ pub(super) fn not_mergeable(facts: &Facts, guest: &GuestFacts) -> Option<Finding
         "KSM is used on this host, but may not merge its memory (mem-merge=off)",
     )
     .costs("it keeps its own copy of pages that other guests have, too");
-    Some(if guest.is_of_libvirt() {
-        finding.fix(
-            "libvirt's XML (from the next start): remove from <memoryBacking>, unless this is intended",
-            ["<nosharepages/>"],
-        )
-    } else {
-        finding.fix(
-            "QEMU's command line (from the next start), unless this is intended",
-            ["-machine mem-merge=on"],
-        )
-    })
+    Some(finding.with(unless(advice::fix(guest, Change::Mergeable), "this is intended")))
+}
+
+/// The same way to fix a finding, with a reason against it.
+fn unless(fix: Fix, what: &str) -> Fix {
+    Fix { place: format!("{}, unless {what}", fix.place), ..fix }
 }
 
 /// Why KSM can merge none of the guest's memory, whatever is set.
@@ -248,7 +242,7 @@ fn unmergeable(guest: &GuestFacts) -> Option<&'static str> {
     if !ram.is_empty() && ram.iter().all(|ram| ram.shared) {
         return Some("is shared with other processes (share=on)");
     }
-    pinned::is_huge(guest).then_some("is made of hugetlbfs pages")
+    guest.is_huge().then_some("is made of hugetlbfs pages")
 }
 
 /// The guest's class shares memory, and KSM can merge none of it.
@@ -258,15 +252,6 @@ pub(super) fn shares_in_vain(facts: &Facts, guest: &GuestFacts) -> Option<Findin
     let finding = of_guest(guest, "ksm.guest-unmergeable", Severity::Hint, fact)
         .costs("it keeps its own copy of pages that other guests have, too")
         .fix(format!("{}, in a class of its own", facts.configuration.path.display()), ["share = false"]);
-    Some(if guest.is_of_libvirt() {
-        finding.fix(
-            "or libvirt's XML (from the next start), unless a device needs it: remove from <memoryBacking>",
-            ["<hugepages/>", "<access mode='shared'/>"],
-        )
-    } else {
-        finding.fix(
-            "or QEMU's command line (from the next start), unless a device needs shared memory",
-            ["-m SIZE without -mem-path and memory-backend-file; or -object memory-backend-ram,…,share=off"],
-        )
-    })
+    let change = if guest.is_huge() { Change::NoHugePages } else { Change::Private };
+    Some(finding.with(unless(advice::fix(guest, change), "a device needs its memory like this")))
 }

@@ -9,6 +9,7 @@ mod balloon;
 mod cgroups;
 mod kernel;
 mod memory;
+mod others;
 mod pinned;
 mod promises;
 mod sight;
@@ -44,6 +45,7 @@ const OF_HOST: &[fn(&Facts) -> Option<Finding>] = &[
     sight::discovery,
     sight::monitors,
     sight::mappings,
+    sight::slow,
     cgroups::unseen,
 ];
 
@@ -67,6 +69,7 @@ const OF_GUEST: &[fn(&Facts, &GuestFacts) -> Option<Finding>] = &[
     pinned::locked,
     pinned::huge_pages,
     pinned::private_file,
+    pinned::withheld,
     pinned::on_disk,
     pinned::filled,
     memory::swapped,
@@ -84,6 +87,7 @@ pub fn diagnose(facts: &Facts) -> Vec<Finding> {
     let mut findings: Vec<Finding> = of_host.chain(of_guests).collect();
     findings.extend(cgroups::limits(facts));
     findings.extend(sight::unmatched(facts));
+    findings.extend(others::not_counted(facts));
     findings.extend(uml::instances(facts));
     // The sort is stable: rules keep their order, and equal findings of several guests stay together.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));

@@ -2,15 +2,13 @@
 
 use std::path::Path;
 
-use memtide_model::{Bytes, printable};
+use memtide_model::{Bytes, Withheld, printable};
 
 use super::of_guest;
+use crate::advice::{self, Change};
 use crate::facts::{Facts, GuestFacts};
 use crate::finding::{Finding, Severity};
-use crate::quote::{domain, file_name, string};
-
-/// A process locks some pages for io_uring and similar. Beyond this part of the guest, it is the guest's own memory.
-const LOCKED_PART: u64 = 2;
+use crate::quote::{file_name, string};
 
 /// A class that leaves the guest alone: memtide then counts it at its full size and takes nothing.
 fn leave_alone(facts: &Facts, guest: &GuestFacts, finding: Finding) -> Finding {
@@ -36,16 +34,9 @@ pub(super) fn devices(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
         "QEMU keeps every page that such a device may write to: {IN_VAIN} (it costs the host {} from the start)",
         guest.full
     ));
-    let finding = if guest.is_of_libvirt() {
-        finding
-            .fix(format!("virsh edit {} (from the next start): remove", domain(&guest.name)), ["<hostdev …>"])
-    } else {
-        let device = devices.first().map(String::as_str).unwrap_or_default();
-        finding.fix(
-            "QEMU's command line (from the next start): remove",
-            [format!("-device {}", device.replacen(' ', ",host=", 1))],
-        )
-    };
+    let finding = devices
+        .iter()
+        .fold(finding, |finding, device| finding.with(advice::fix(guest, Change::Without(device))));
     Some(leave_alone(facts, guest, finding))
 }
 
@@ -67,11 +58,11 @@ pub(super) fn locked(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     if !guest.managed || !equipment.pinning.is_empty() || equipment.confidential.is_some() {
         return None;
     }
-    let locked = guest.status.map_or(Bytes::ZERO, |status| status.locked.max(status.pinned));
-    let mostly = locked > guest.full.mul_div(1, LOCKED_PART);
+    let mostly = guest.locked.is_some_and(|locked| locked.withheld(guest.full).is_some());
     if !equipment.mem_lock && !mostly {
         return None;
     }
+    let locked = guest.locked.map_or(Bytes::ZERO, |memory| memory.locked.max(memory.pinned));
     let fact = match (equipment.mem_lock, locked) {
         (true, Bytes::ZERO) => "its memory will be locked (mem-lock=on)".to_owned(),
         (true, locked) => format!("its memory is locked (mem-lock=on): {locked}"),
@@ -81,16 +72,8 @@ pub(super) fn locked(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     };
     let finding = of_guest(guest, "pinned.locked", Severity::Problem, fact)
         .costs(format!("the kernel frees no locked page: {IN_VAIN}"));
-    let finding = match (equipment.mem_lock, guest.is_of_libvirt()) {
-        (true, true) => finding.fix(
-            format!("virsh edit {} (from the next start): remove from <memoryBacking>", domain(&guest.name)),
-            ["<locked/>"],
-        ),
-        (true, false) => {
-            finding.fix("QEMU's command line (from the next start)", ["-overcommit mem-lock=off"])
-        }
-        (false, _) => finding,
-    };
+    let finding =
+        if equipment.mem_lock { finding.with(advice::fix(guest, Change::Unlocked)) } else { finding };
     Some(leave_alone(facts, guest, finding))
 }
 
@@ -100,16 +83,9 @@ fn huge_file(guest: &GuestFacts) -> Option<&Path> {
     file.map(|(path, _)| path.as_path())
 }
 
-/// Whether the guest's memory is made of pages of hugetlbfs.
-pub(super) fn is_huge(guest: &GuestFacts) -> bool {
-    let memory = guest.equipment.iter().flat_map(|equipment| &equipment.memory);
-    let held = guest.status.map_or(Bytes::ZERO, |status| status.huge);
-    memory.into_iter().any(|memory| memory.hugetlb) || huge_file(guest).is_some() || !held.is_zero()
-}
-
 /// Memory of hugetlbfs.
 pub(super) fn huge_pages(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
-    if !guest.managed || !is_huge(guest) {
+    if !guest.managed || !guest.is_huge() {
         return None;
     }
     let place = huge_file(guest).map_or(String::new(), |path| format!(" at {}", path.display()));
@@ -117,30 +93,33 @@ pub(super) fn huge_pages(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
         "a balloon gives back 4 KiB at a time; a huge page is freed only when all of it is in the balloon, and then returns to the \
          hugetlbfs pool: the host's free memory stays the same",
     );
-    let finding = if guest.is_of_libvirt() {
-        finding.fix(
-            format!("virsh edit {} (from the next start): remove from <memoryBacking>", domain(&guest.name)),
-            ["<hugepages/>"],
-        )
-    } else {
-        let memory = format!(
-            "-machine memory-backend=mem0 -object memory-backend-ram,id=mem0,size={}M",
-            guest.full.whole_mib()
-        );
-        finding
-            .fix("QEMU's command line (from the next start), with transparent huge pages instead", [memory])
-    };
+    let finding = finding.with(advice::fix(guest, Change::NoHugePages));
     Some(leave_alone(facts, guest, finding))
 }
 
 /// Memory that is a private mapping of a file.
 pub(super) fn private_file(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
-    let path = guest.private_file.as_ref().filter(|_| guest.managed)?;
+    let Some(Withheld::PrivateFile(path)) = guest.withheld.as_ref().filter(|_| guest.managed) else {
+        return None;
+    };
     let fact = format!("its memory is a private mapping of {}", printable(path));
     let finding = of_guest(guest, "pinned.private-file", Severity::Problem, fact).costs(
         "when its balloon inflates or free page reporting runs, QEMU punches holes into this file, and other guests that use it lose pages; \
          memtide takes nothing from this guest",
     );
+    let finding = finding.with(advice::fix(guest, Change::OwnMemory));
+    Some(leave_alone(facts, guest, finding))
+}
+
+/// Memory that its mappings, or the daemon, call withheld, if no other rule tells why.
+pub(super) fn withheld(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    let why = guest.withheld.as_ref().filter(|_| guest.managed)?;
+    let others = [devices, confidential, locked, huge_pages, private_file];
+    if others.iter().any(|rule| rule(facts, guest).is_some()) {
+        return None;
+    }
+    let finding = of_guest(guest, "pinned.withheld", Severity::Problem, why.to_string())
+        .costs(format!("{IN_VAIN}; memtide takes nothing from this guest"));
     Some(leave_alone(facts, guest, finding))
 }
 
@@ -155,42 +134,19 @@ pub(super) fn on_disk(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let fact = format!("its memory is a file at {} ({kind}, on a disk)", path.display());
     let finding = of_guest(guest, "pinned.file", Severity::Warning, fact)
         .costs("the kernel writes the guest's memory to that disk, and reads it back under pressure");
-    Some(if guest.is_of_libvirt() {
-        finding.fix(
-            format!("virsh edit {} (from the next start), in <memoryBacking>", domain(&guest.name)),
-            ["<source type='memfd'/>"],
-        )
-    } else {
-        let memory = format!(
-            "-machine memory-backend=mem0 -object memory-backend-memfd,id=mem0,size={}M,share=on",
-            guest.full.whole_mib()
-        );
-        finding.fix("QEMU's command line (from the next start)", [memory])
-    })
+    Some(finding.with(advice::fix(guest, Change::NotOnDisk)))
 }
 
 /// Memory that is touched at the start.
 pub(super) fn filled(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let equipment = guest.equipment.as_ref()?;
-    let pinned = !equipment.pinning.is_empty()
-        || equipment.mem_lock
-        || equipment.memory.iter().any(|memory| memory.hugetlb);
-    if !equipment.is_filled_at_start()
-        || pinned
-        || guest.memory_files.iter().any(|(_, kind)| kind.as_deref() == Some("hugetlbfs"))
-    {
+    // Such memory is there from the start in any case, and stays.
+    if !equipment.is_filled_at_start() || guest.why_withheld().is_some() {
         return None;
     }
     let finding = of_guest(guest, "memory.prealloc", Severity::Hint, "all of its memory is touched at the start (prealloc)").costs(format!(
         "it costs {} from its start, whatever it uses, until a balloon or free page reporting gives some of it back",
         guest.full
     ));
-    Some(if guest.is_of_libvirt() {
-        finding.fix(
-            format!("virsh edit {} (from the next start): remove from <memoryBacking>", domain(&guest.name)),
-            ["<allocation mode='immediate'/>"],
-        )
-    } else {
-        finding.fix("QEMU's command line (from the next start): remove", ["prealloc=on", "-mem-prealloc"])
-    })
+    Some(finding.with(advice::fix(guest, Change::NoPrealloc)))
 }

@@ -4,6 +4,7 @@ use memtide_model::{Budget, Bytes, Commitment};
 use memtide_vmm::qemu::Accel;
 
 use super::{gives_nothing, of_guest};
+use crate::advice::{self, Change};
 use crate::facts::{Facts, GuestFacts};
 use crate::finding::{Finding, Severity};
 use crate::quote::domain;
@@ -130,10 +131,5 @@ pub(super) fn code_buffer(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let fact = "it runs under software emulation, without a limit for translated code";
     let finding = of_guest(guest, "tcg.code-buffer", Severity::Hint, fact)
         .costs("QEMU can cost up to 1 GiB beyond the guest's memory, and a strict commitment counts this");
-    Some(if guest.is_of_libvirt() {
-        let place = format!("virsh edit {} (from the next start), in <features>", domain(&guest.name));
-        finding.fix(place, ["<tcg><tb-cache unit='MiB'>64</tb-cache></tcg>"])
-    } else {
-        finding.fix("QEMU's command line (from the next start)", ["-accel tcg,thread=multi,tb-size=64"])
-    })
+    Some(finding.with(advice::fix(guest, Change::TranslationLimit)))
 }

@@ -32,6 +32,25 @@ pub(super) fn mappings(facts: &Facts) -> Option<Finding> {
     Some(finding.fix("for a daemon that is not root: systemctl edit memtide", DROP_IN))
 }
 
+/// Strangers' processes that delay their readers.
+pub(super) fn slow(facts: &Facts) -> Option<Finding> {
+    const MOST: usize = 8;
+    if facts.slow.is_empty() {
+        return None;
+    }
+    let named = facts.slow.iter().take(MOST).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = facts.slow.len().saturating_sub(MOST);
+    let more = if more == 0 { String::new() } else { format!(" and {more} others") };
+    let fact = format!(
+        "{named}{more} took too long to read: each process gets 2 s, each search 4 s, and everything together 10 s"
+    );
+    Some(
+        Finding::of_host("sight.slow", Severity::Warning, fact)
+            .costs("this report lacks what they would tell; the kernel takes seconds to list the mappings of a process that has tens of thousands")
+            .fix("a shell, if the host was only busy", [facts.as_root("doctor")]),
+    )
+}
+
 /// Whether this user cannot reach the guest's monitor: because of the socket, or because its place cannot be seen.
 pub(super) fn is_out_of_reach(guest: &GuestFacts) -> bool {
     match guest.told.balloon.why_not() {
@@ -162,6 +181,7 @@ fn of_unmatched(facts: &Facts, unmatched: &Unmatched) -> Finding {
         SocketTrouble::Gone => "it does not exist".to_owned(),
         SocketTrouble::NoSocket => "it is not a socket, and no QEMU can listen there".to_owned(),
         SocketTrouble::Unheard => "nobody listens there".to_owned(),
+        SocketTrouble::NoGuest(pid) => format!("process {pid} listens there, and runs no guest"),
     };
     let fact = format!("configured with the socket {qmp}, which no QEMU has: {why}");
     let subject = Subject::Guest { name: unmatched.name.clone(), pid: None };

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use memtide_doctor::facts::{
     CgroupFacts, Configuration, Daemon, Facts, GuestFacts, HostFacts, ImageFacts, Informant, InstanceFacts,
-    MemoryCgroups, MemoryFile, ProcessStatus, Sight, Thp, TmpfsFacts,
+    Launch, MemoryCgroups, MemoryFile, ProcessStatus, Sight, Thp, TmpfsFacts,
 };
 use memtide_doctor::{Finding, Question, diagnose};
-use memtide_host::{Meminfo, Root};
+use memtide_host::{Locked, Meminfo, Root};
 use memtide_model::{
     Absence, Balloon, Bytes, Config, GuestStats, KsmRun, KsmSettings, Mode, Polling, Reading, Space, Span,
     TmpfsId, Told,
@@ -49,6 +49,7 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
         full: mib(1024),
         age: Some(Span::from_secs(3600)),
         managed: true,
+        launch: Launch { name: name.to_owned(), ..Launch::default() },
         monitors: vec![PathBuf::from(format!("/run/vm/{name}.qmp"))],
         left_behind: None,
         tcp_monitors: Vec::new(),
@@ -66,9 +67,10 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
         equipment: Some(Equipment { balloon: Some(device), mem_merge: true, ..Equipment::default() }),
         memory_files: Vec::new(),
         status: Some(ProcessStatus::default()),
+        locked: Some(Locked::default()),
         mappings: Ok(()),
         marked: None,
-        private_file: None,
+        withheld: None,
         overhead_bound: None,
         informant: Informant::Monitor,
         told: Told {
@@ -143,6 +145,8 @@ pub fn healthy() -> Facts {
         instances: Vec::new(),
         left_out: 0,
         no_guests: None,
+        others: Vec::new(),
+        slow: Vec::new(),
         unmatched: Vec::new(),
         cgroups: CgroupFacts { version: MemoryCgroups::V2, ..CgroupFacts::default() },
     }

@@ -1,0 +1,60 @@
+//! Processes that run guests and that memtide does not count as guests.
+
+use std::collections::BTreeMap;
+
+use memtide_model::printable;
+
+use crate::facts::{Facts, OtherKind};
+use crate::finding::{Finding, Severity};
+use crate::quote::string;
+
+/// At most this many processes are listed.
+const MOST: usize = 8;
+
+/// One finding for each kind of program.
+pub(super) fn not_counted(facts: &Facts) -> Vec<Finding> {
+    let mut programs: BTreeMap<(OtherKind, &str), Vec<u32>> = BTreeMap::new();
+    for other in &facts.others {
+        programs.entry((other.kind, &other.name)).or_default().push(other.pid);
+    }
+    programs.into_iter().map(|((kind, name), pids)| of_program(facts, kind, name, &pids)).collect()
+}
+
+fn of_program(facts: &Facts, kind: OtherKind, name: &str, pids: &[u32]) -> Finding {
+    let listed = pids.iter().take(MOST).map(u32::to_string).collect::<Vec<_>>().join(", ");
+    let more = if pids.len() > MOST { ", …" } else { "" };
+    let plural = if pids.len() == 1 { "" } else { "es" };
+    let name = printable(name);
+    let process = format!("{name} (process{plural} {listed}{more})");
+    match kind {
+        OtherKind::XenDeviceModel => Finding::of_host(
+            "vmm.device-model",
+            Severity::Hint,
+            format!("{process} is a device model of Xen: the memory of its domain is not in the process"),
+        )
+        .costs("memtide counts the process with the host's other use, and manages no domain of Xen"),
+        OtherKind::Known | OtherKind::HoldsKvm => {
+            let what = match kind {
+                OtherKind::HoldsKvm => {
+                    format!("{process} runs a virtual machine of KVM, and is not known as a VMM")
+                }
+                _ => format!(
+                    "{process} runs guests, and memtide manages only guests of QEMU and of User Mode Linux"
+                ),
+            };
+            let finding = Finding::of_host("vmm.not-counted", Severity::Warning, what).costs(
+                "memtide counts its memory with the host's other use; its growth is in no promise: leave room for it with `reserve`",
+            );
+            if kind == OtherKind::Known {
+                return finding;
+            }
+            let place = format!(
+                "if it is a QEMU with a QMP socket of its own at PATH: {}",
+                facts.configuration.path.display()
+            );
+            let lines =
+                ["[[guest]]".to_owned(), format!("name = {}", string(&name)), "qmp = \"PATH\"".to_owned()];
+            finding.fix(place, lines)
+        }
+    }
+}
