@@ -34,7 +34,7 @@ pub mod entitlement;
 pub mod envelope;
 pub mod evidence;
 mod fetch;
-mod gain;
+pub mod gain;
 pub mod giving;
 pub mod guest;
 pub mod hold;

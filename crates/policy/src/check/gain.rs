@@ -5,11 +5,10 @@
 
 use memtide_model::{Bytes, Gain, GivenStep, GuestSeen, Moment, Proof, Reading, Span, Withheld, Witnessed};
 
-use super::known::Known;
-use super::witness::RESET;
-
 /// A smaller difference is none.
 const STEP: Bytes = Bytes::from_mib(1);
+/// A reset guest's size is not known before this time.
+const SETTLES: Span = Span::from_secs(10);
 /// Mappings that are not there after this time do not come.
 const MAPPINGS_COME: Span = Span::from_secs(1);
 
@@ -19,7 +18,7 @@ pub(super) fn look(record: &mut Witnessed, guest: &GuestSeen, now: Moment) {
     if record.gain.full != full {
         record.gain = Gain { full, ..Gain::default() };
     }
-    if guest.told.reset || record.reset_at.is_some_and(|at| now.since(at) < RESET) {
+    if guest.told.reset || record.reset_at.is_some_and(|at| now.since(at) < SETTLES) {
         record.gain.step = None;
     }
     let keeps = guest.actual();
@@ -70,12 +69,12 @@ pub(super) const fn is_vain(record: &Witnessed) -> bool {
 }
 
 /// Why the host gains nothing from this guest, if that is known or was seen.
-pub(super) fn why_withheld(guest: &Known<'_>) -> Option<Withheld> {
-    let seen = match guest.record.gain.proof {
+pub(super) fn why_withheld(guest: &GuestSeen, record: &Witnessed) -> Option<Withheld> {
+    let seen = match record.gain.proof {
         Proof::Vain { size, resident } => Some(Withheld::GivesNothing { size, resident }),
         Proof::None | Proof::Gained => None,
     };
-    guest.seen.withheld.clone().or(seen)
+    guest.withheld.clone().or(seen)
 }
 
 /// The least step that is judged.

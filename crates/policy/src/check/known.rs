@@ -1,7 +1,8 @@
 //! A guest as the promises see it.
 
 use memtide_model::{
-    Bytes, Class, Commits, Config, GuestSeen, Hold, Keeps, Limit, Moment, Snapshot, Span, Witness, Witnessed,
+    Bytes, Class, Commits, Config, GuestSeen, Hold, Keeps, Limit, Moment, Snapshot, Span, Withheld, Witness,
+    Witnessed,
 };
 
 use super::gain;
@@ -67,6 +68,11 @@ impl<'a> Known<'a> {
     pub fn held(&self) -> Bytes {
         let all = if gain::is_vain(&self.record) { self.seen.told.full } else { Bytes::ZERO };
         self.pending.max(self.keeps).max(all)
+    }
+
+    /// Why the host gains nothing from it, if that is known or was seen.
+    pub fn why_withheld(&self) -> Option<Withheld> {
+        gain::why_withheld(self.seen, &self.record)
     }
 
     /// The most recent order or event that makes memtide leave it alone.
@@ -168,7 +174,7 @@ impl<'a> Known<'a> {
 
     /// The least that it may be asked to keep.
     pub fn reservation(&self) -> Bytes {
-        if gain::why_withheld(self).is_some() {
+        if self.why_withheld().is_some() {
             return self.whole_pages(self.seen.told.full);
         }
         self.whole_pages(self.class.reservation.min(self.seen.told.full).max(self.least()))
@@ -176,7 +182,7 @@ impl<'a> Known<'a> {
 
     /// The most that it may be given.
     pub fn limit(&self) -> Bytes {
-        if gain::why_withheld(self).is_some() {
+        if self.why_withheld().is_some() {
             return self.seen.told.full;
         }
         match self.class.limit {

@@ -404,7 +404,7 @@ impl<'a> Bench<'a> {
 
     fn judge_split(&self, index: usize) -> Option<Violation> {
         let guest = &self.guests[index];
-        if let Some(why) = gain::why_withheld(guest) {
+        if let Some(why) = guest.why_withheld() {
             return Some(Violation::TakesInVain { guest: guest.seen.id.clone(), why });
         }
         let is_torn = self.seen.torn_of(guest.seen).is_some_and(|torn| !torn.is_zero());
@@ -424,7 +424,7 @@ impl<'a> Bench<'a> {
             _ => agent.trims,
         });
         let Some(agent) = agent else { return Some(Violation::NoAgent(id())) };
-        if let (Request::Trim(_) | Request::Compact, Some(why)) = (request, gain::why_withheld(guest)) {
+        if let (Request::Trim(_) | Request::Compact, Some(why)) = (request, guest.why_withheld()) {
             return Some(Violation::TakesInVain { guest: id(), why });
         }
         if guest.record.agent_asked_at.is_some_and(|at| self.seen.taken_at.since(at) < ASKS_EVERY) {
@@ -479,7 +479,7 @@ impl<'a> Bench<'a> {
         let (config, witness, seen) = (self.config, self.witness, self.seen);
         let guest = &self.guests[index];
         let id = || guest.seen.id.clone();
-        if let Some(why) = gain::why_withheld(guest) {
+        if let Some(why) = guest.why_withheld() {
             return broken.push(Violation::TakesInVain { guest: id(), why });
         }
         if is_stuck(guest, seen) {
