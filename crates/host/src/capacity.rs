@@ -117,6 +117,8 @@ impl HostSensor {
         };
         Ok(HostSeen {
             capacity,
+            // Only those who know the guests that have ended can tell.
+            ending: Bytes::ZERO,
             other,
             torn,
             splits: false,

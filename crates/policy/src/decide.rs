@@ -158,7 +158,7 @@ fn next_state(
         host: scene.host,
         swap: seen.host.swap.fresh().copied().or(before.swap),
         pressure: seen.host.pressure.fresh().copied().or(before.pressure),
-        other: seen.host.other,
+        other: seen.host.lasting_other(),
         growth: growth.joint,
         high_water: growth.high_water,
         reaction: Some(growth.reaction),

@@ -59,7 +59,7 @@ pub fn remember(
     (elapsed, reaction): (Span, Span),
 ) -> Growth {
     let mut joint = match state.decided_at {
-        Some(_) => seen.host.other.saturating_sub(state.other),
+        Some(_) => seen.host.lasting_other().saturating_sub(state.other),
         None => Bytes::ZERO,
     };
     for guest in guests.iter_mut() {
@@ -114,7 +114,7 @@ fn present(now: Bytes, before: Bytes, guests: &[Guest<'_>]) -> Bytes {
 /// The memory in use that can rise without a grant. Strict: only what others use.
 fn in_use(config: &Config, seen: &Snapshot, guests: &[Guest<'_>]) -> Bytes {
     match config.commitment {
-        Commitment::Strict => seen.host.other,
+        Commitment::Strict => seen.host.lasting_other(),
         Commitment::Elastic => {
             Bytes::sum(guests.iter().map(|guest| guest.entry.footprint)).saturating_add(seen.host.other)
         }

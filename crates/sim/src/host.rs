@@ -177,6 +177,7 @@ impl Host {
         let seen = HostSeen {
             capacity: self.spec.memory,
             other: self.other.saturating_add(stale),
+            ending: Bytes::ZERO,
             torn: Reading::now(self.torn),
             splits: self.spec.splits,
             swap,

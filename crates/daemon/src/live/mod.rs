@@ -5,6 +5,7 @@
 
 mod cgroups;
 mod costs;
+mod ending;
 mod nodes;
 mod pressure;
 mod survey;
@@ -28,6 +29,7 @@ use tracing::{info, warn};
 
 use self::cgroups::Cgroups;
 use self::costs::Costs;
+use self::ending::Ending;
 use self::nodes::Nodes;
 use self::pressure::trigger as pressure_trigger;
 use crate::guest_locks::GuestLocks;
@@ -100,6 +102,9 @@ pub struct LiveWorld {
     memory: Bytes,
     fleet: Fleet,
     costs: Costs,
+    ending: Ending,
+    /// The footprints of the last look, in the order of the guests.
+    footprints: Vec<(GuestId, Bytes)>,
     reclaimer: Reclaimer,
     splitter: Splitter,
     merger: Merger,
@@ -145,6 +150,7 @@ impl LiveWorld {
         let unseen = HostSeen {
             capacity: memory,
             other: Bytes::ZERO,
+            ending: Bytes::ZERO,
             torn: Reading::unsupported(),
             splits: false,
             swap: Reading::absent(Absence::NotYet),
@@ -157,6 +163,8 @@ impl LiveWorld {
             sensor: HostSensor::open(&root, settings.config.budget)?,
             memory,
             costs: Costs::open(&root)?,
+            ending: Ending::default(),
+            footprints: Vec::new(),
             reclaimer,
             splitter,
             merger,
@@ -281,6 +289,16 @@ impl LiveWorld {
         }
     }
 
+    /// The last footprints of guests that were there at the last look and have ended. Remembers those of `guests`.
+    fn ended(&mut self, guests: &[GuestSeen]) -> Bytes {
+        let is_gone = |id: &GuestId| guests.binary_search_by(|guest| guest.id.cmp(id)).is_err();
+        let ended = self.footprints.iter().filter(|(id, _)| is_gone(id)).map(|(_, footprint)| *footprint);
+        let ended = Bytes::sum(ended);
+        let known = |guest: &GuestSeen| Some((guest.id.clone(), *guest.cost.footprint.latest()?));
+        self.footprints = guests.iter().filter_map(known).collect();
+        ended
+    }
+
     /// Looks for the cgroup that plays the host; the guests' processes decide which.
     fn find_small_host(&mut self, guests: &[Seen]) {
         let pids: Vec<u32> = guests.iter().map(|guest| guest.found.process.pid).collect();
@@ -353,6 +371,9 @@ impl World for LiveWorld {
                 self.weigh(guest, ksm, weighs, now)
             })
             .collect();
+        // Its process has ended, and whoever looks for guests does not know yet.
+        guests.retain(|guest| guest.cost.footprint.why_not() != Some(&Absence::Gone));
+        let ended = self.ended(&guests);
         let mut tmpfs = self.costs.tmpfs(&guests, now);
         let told = |id: &GuestId| self.fleet.seen(id)?.found.process.node;
         self.nodes.look(&mut guests, &mut tmpfs, told, now);
@@ -365,7 +386,11 @@ impl World for LiveWorld {
             self.leaves_ksm = false;
         }
         let ksm = self.see_ksm(&guests, now);
-        let read = read.map(|host| HostSeen { splits: self.splitter.works(), ksm, ..host });
+        let splits = self.splitter.works();
+        let read = read.map(|host| {
+            let ending = self.ending.look(host.other, ended, now);
+            HostSeen { splits, ksm, ending, ..host }
+        });
         let host = self.host.next(read, now);
         // Last: an order that comes while the guests are asked need not wait for the next tick.
         let orders = self.orders.take(now);

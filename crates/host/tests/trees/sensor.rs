@@ -38,6 +38,7 @@ fn the_whole_host() {
         capacity: Bytes::from_mib(8192),
         // 8192 − 5120 available − 1024 of guests.
         other: Bytes::from_mib(2048),
+        ending: Bytes::ZERO,
         torn: Reading::unsupported(),
         splits: false,
         swap: Reading::now(swap()),
@@ -110,6 +111,7 @@ fn a_small_host_of_v1() {
     let expected = HostSeen {
         capacity: Bytes::from_mib(2000),
         other: Bytes::from_mib(1500 - 200 - 1024),
+        ending: Bytes::ZERO,
         torn: Reading::unsupported(),
         splits: false,
         swap: Reading::now(swap()),
@@ -132,6 +134,7 @@ fn a_small_host_of_v2() {
     let expected = HostSeen {
         capacity: Bytes::from_mib(2000),
         other: Bytes::from_mib(1500 - 200 - 1024),
+        ending: Bytes::ZERO,
         torn: Reading::unsupported(),
         splits: false,
         swap: Reading::absent(Absence::Unsupported),

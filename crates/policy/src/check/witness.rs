@@ -47,7 +47,7 @@ pub fn looks(witness: &mut Witness, config: &Config, seen: &Snapshot) {
     // What grew until the last snapshot falls with the next one: a decision may still count on all of it.
     let elapsed_before = std::mem::replace(&mut witness.elapsed, elapsed);
     let mut grown = match (witness.seen_at, &seen.host.missed) {
-        (Some(_), None) => seen.host.other.saturating_sub(witness.other),
+        (Some(_), None) => seen.host.lasting_other().saturating_sub(witness.other),
         _ => Bytes::ZERO,
     };
     look_at_ksm(witness, config, seen);
@@ -74,7 +74,7 @@ pub fn looks(witness: &mut Witness, config: &Config, seen: &Snapshot) {
         witnessed.plugged = guest.told.hotplug.latest().map(|plug| plug.plugged);
     }
     if seen.host.missed.is_none() {
-        witness.other = seen.host.other;
+        witness.other = seen.host.lasting_other();
     }
     witness.seen_at = Some(now);
     witness.growth = fallen(witness.growth, elapsed, SHORTEST).saturating_add(grown);

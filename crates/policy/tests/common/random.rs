@@ -285,6 +285,7 @@ impl Case {
             capacity,
             other: capacity.mul_div(at.other, 1000),
             // Odd hosts have torn huge pages, and every fourth can split them.
+            ending: Bytes::ZERO,
             torn: match at.other % 2 {
                 0 => Reading::unsupported(),
                 _ => Reading::now(capacity.mul_div(at.other, 4000)),

@@ -1,6 +1,6 @@
 //! The room that a commitment leaves: strict and elastic.
 
-use memtide_model::{Absence, Amount, Bytes, Config, GuestSeen, Hotplug, Reading, Share, State};
+use memtide_model::{Absence, Amount, Bytes, Config, GuestSeen, Hotplug, Reading, Share, Snapshot, State};
 
 use super::{deflating, known, line, targets, tick, told};
 use crate::common::{OVERHEAD, but, config, elastic, guest, mib, snapshot};
@@ -143,4 +143,20 @@ fn growth_that_needs_a_grant_does_not_stand_in_its_way() {
     let state = known(&elastic(), &seen(1000, 400));
     let decision = tick(&elastic(), &state, &seen(1250, 500));
     assert_eq!(targets(&decision), [("a", 628)]);
+}
+
+#[test]
+fn memory_that_the_kernel_is_about_to_free_is_no_growth() {
+    for config in [config(), elastic()] {
+        let seen = |millis, other, ending| {
+            let mut seen = snapshot(millis, 8192, vec![guest("a", 600, 300)]);
+            (seen.host.other, seen.host.ending) = (mib(other), mib(ending));
+            seen
+        };
+        let state = known(&config, &seen(1000, 100, 0));
+        let grown = |seen: &Snapshot| tick(&config, &state, seen).state.growth.recent;
+        assert_eq!(grown(&seen(1250, 1700, 1600)), Bytes::ZERO, "a guest has ended");
+        assert_eq!(grown(&seen(1250, 1720, 1600)), mib(20), "and others have grown");
+        assert_eq!(grown(&seen(1250, 1700, 0)), mib(1600));
+    }
 }
