@@ -8,7 +8,7 @@
 //!
 //! **Rule.** A step down is judged when the guest keeps no more than it was asked to keep:
 //! - resident is no more than that size and half of the step: the host has gained, if more was resident before;
-//! - the mappings, read since, show more: the step was in vain. (Until they are read, the guest gives nothing.) The guest gives nothing any more, counts at its full size, and gets that back at
+//! - the mappings, read since, show more: the step was in vain. (Until they are read, but for a second at most, the guest gives nothing.) The guest gives nothing any more, counts at its full size, and gets that back at
 //!   once: the host pays for it in any case.
 //!
 //! If the full size changes, nothing is known again: memory that was plugged may lie elsewhere.
@@ -73,8 +73,9 @@ pub fn resident(seen: &GuestSeen) -> Option<Bytes> {
 
 /// Whether a step seems to have brought nothing, and the mappings have not told yet.
 #[must_use]
-pub fn is_in_doubt(gain: &Gain) -> bool {
-    gain.step.is_some_and(|step| step.arrived_at.is_some())
+pub fn is_in_doubt(gain: &Gain, now: Moment) -> bool {
+    let arrived_at = gain.step.and_then(|step| step.arrived_at);
+    arrived_at.is_some_and(|at| now.since(at) <= JUDGED_WITHIN)
 }
 
 /// Why the guest gives the host nothing, if its steps have shown it.

@@ -262,7 +262,7 @@ impl<'a> Guest<'a> {
     pub fn is_donor(&self, now: Moment) -> bool {
         self.is_managed()
             && !self.is_withheld()
-            && !gain::is_in_doubt(&self.next.gain)
+            && !gain::is_in_doubt(&self.next.gain, now)
             && !self.is_awaited(now)
             && !self.is_stuck(now)
     }

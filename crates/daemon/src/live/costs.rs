@@ -333,7 +333,8 @@ impl Process {
     fn exceeds(&self, actual: Bytes, now: Moment) -> bool {
         let Some(footprint) = self.weighed.fresh() else { return false };
         let most = actual.saturating_add(self.overhead).saturating_add(self.full.mul_div(1, 128));
-        footprint.total() > most && now.since(self.read_at) >= FIRST_MAPPINGS_AFTER
+        let elsewhere = footprint.merged.saturating_add(self.swapped.latest().copied().unwrap_or_default());
+        footprint.total().saturating_add(elsewhere) > most && now.since(self.read_at) >= FIRST_MAPPINGS_AFTER
     }
 
     /// Whether its mappings are to be read anew.

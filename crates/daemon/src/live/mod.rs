@@ -371,7 +371,7 @@ impl World for LiveWorld {
                 self.weigh(guest, ksm, weighs, now)
             })
             .collect();
-        // Its process has ended, and whoever looks for guests does not know yet.
+        // Its process has ended, and discovery does not know yet.
         guests.retain(|guest| guest.cost.footprint.why_not() != Some(&Absence::Gone));
         let ended = self.ended(&guests);
         let mut tmpfs = self.costs.tmpfs(&guests, now);
