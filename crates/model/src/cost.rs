@@ -31,16 +31,18 @@ pub struct Cost {
     /// The most that the process can cost beyond the guest's own memory, without the VMM's program and libraries.
     pub overhead_bound: Bytes,
     /// Guest memory that the ledger counts elsewhere: in a pool of huge pages, which is part of the host's other use.
-    #[serde(skip_serializing_if = "is_nothing", default)]
+    #[serde(skip_serializing_if = "Bytes::is_nothing", default)]
     pub in_pool: Bytes,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-const fn is_nothing(bytes: &Bytes) -> bool {
-    bytes.is_zero()
-}
-
 impl Cost {
+    /// The guest's memory that is in no footprint and that it still uses: what KSM merged, and what is in swap, as far as that is known.
+    #[must_use]
+    pub fn elsewhere(&self) -> Bytes {
+        let parts = [&self.merged, &self.swapped];
+        Bytes::sum(parts.map(|reading| reading.latest().copied().unwrap_or_default()))
+    }
+
     /// A guest of this `footprint` that has nothing else to read because of `why`.
     #[must_use]
     pub fn of(footprint: Reading<Bytes>, overhead: Bytes, overhead_bound: Bytes, why: &Absence) -> Self {

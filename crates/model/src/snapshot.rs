@@ -45,7 +45,7 @@ pub struct HostSeen {
     /// Memory used by everything except guests, without page cache that the host can drop at once and without torn huge pages.
     pub other: Bytes,
     /// The part of `other` that is memory of ended guests, which the kernel is about to free. It is no growth.
-    #[serde(skip_serializing_if = "is_nothing", default)]
+    #[serde(skip_serializing_if = "Bytes::is_nothing", default)]
     pub ending: Bytes,
     /// The rest of torn huge pages: memory that its owners gave back, and that the kernel still holds. In no footprint, and not in `other`.
     #[serde(skip_serializing_if = "Reading::is_unsupported", default = "Reading::unsupported")]
@@ -87,11 +87,6 @@ impl HostSeen {
     pub fn lasting_other(&self) -> Bytes {
         self.other.saturating_sub(self.ending)
     }
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-const fn is_nothing(bytes: &Bytes) -> bool {
-    bytes.is_zero()
 }
 
 /// A reading of the host that failed. The last one counts until the next succeeds, and it ages.

@@ -22,7 +22,7 @@ pub struct State {
     /// The host's pressure at the last decision.
     pub pressure: Option<Pressure>,
     /// The memory that everything except guests used at the last decision.
-    #[serde(skip_serializing_if = "is_nothing", default)]
+    #[serde(skip_serializing_if = "Bytes::is_nothing", default)]
     pub other: Bytes,
     /// The joint growth of all guests and others within one reaction time, and its slowly decaying maximum (J).
     pub growth: Surge,
@@ -131,10 +131,10 @@ pub struct GuestState {
     /// The search for the page cache that the guest needs.
     pub search: Search,
     /// The page cache that it could drop at the last decision.
-    #[serde(skip_serializing_if = "is_nothing", default)]
+    #[serde(skip_serializing_if = "Bytes::is_nothing", default)]
     pub cache: Bytes,
     /// Free memory in small pieces that the last inflation for it did not bring back.
-    #[serde(skip_serializing_if = "is_nothing", default)]
+    #[serde(skip_serializing_if = "Bytes::is_nothing", default)]
     pub pieces_stay: Bytes,
     /// When its last round of squeezes by the clock ended.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -215,7 +215,7 @@ impl Activity {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Search {
     /// The page cache that the guest was seen to need.
-    #[serde(skip_serializing_if = "is_nothing", default)]
+    #[serde(skip_serializing_if = "Bytes::is_nothing", default)]
     pub needs: Bytes,
     /// The change that is being watched.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -349,12 +349,6 @@ pub struct Stuck {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 const fn is_zero(count: &u32) -> bool {
     *count == 0
-}
-
-/// Whether there is nothing to write.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-const fn is_nothing(bytes: &Bytes) -> bool {
-    bytes.is_zero()
 }
 
 #[cfg(test)]

@@ -113,6 +113,12 @@ impl Bytes {
         Self(self.0 - self.0 % size.0)
     }
 
+    /// Whether there is nothing to write.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    pub(crate) const fn is_nothing(&self) -> bool {
+        self.is_zero()
+    }
+
     /// The sum of all, or [`Bytes::MAX`] if it does not fit.
     #[must_use]
     pub fn sum(all: impl IntoIterator<Item = Self>) -> Self {

@@ -8,8 +8,10 @@
 //!
 //! **Rule.** A step down is judged when the guest keeps no more than it was asked to keep:
 //! - resident is no more than that size and half of the step: the host has gained, if more was resident before;
-//! - the mappings, read since, show more: the step was in vain. (Until they are read, but for a second at most, the guest gives nothing.) The guest gives nothing any more, counts at its full size, and gets that back at
+//! - the mappings, read since, show more: the step was in vain. The guest gives nothing any more, counts at its full size, and gets that back at
 //!   once: the host pays for it in any case.
+//!
+//! While the mappings are being read, the guest gives nothing, for a second at most.
 //!
 //! If the full size changes, nothing is known again: memory that was plugged may lie elsewhere.
 //!
@@ -63,12 +65,9 @@ fn excess(step: GivenStep, full: Bytes) -> Bytes {
 }
 
 /// The guest's memory that the host backs, as far as its footprint tells.
-#[must_use]
-pub fn resident(seen: &GuestSeen) -> Option<Bytes> {
+fn resident(seen: &GuestSeen) -> Option<Bytes> {
     let footprint = seen.cost.footprint.fresh()?;
-    let elsewhere =
-        [&seen.cost.merged, &seen.cost.swapped].map(|reading| reading.latest().copied().unwrap_or_default());
-    Some(footprint.saturating_sub(seen.cost.overhead).saturating_add(Bytes::sum(elsewhere)))
+    Some(footprint.saturating_sub(seen.cost.overhead).saturating_add(seen.cost.elsewhere()))
 }
 
 /// Whether a step seems to have brought nothing, and the mappings have not told yet.

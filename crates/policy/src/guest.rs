@@ -81,15 +81,15 @@ impl<'a> Guest<'a> {
         let (class_name, class) = config.class_of(seen.id.name());
         let first_seen = before.map_or(now, |before| before.first_seen);
         let before = before.unwrap_or(blank);
-        let entry = believed(Entry::new(seen, before), seen, before, now);
-        let hold = Hold::in_force(before.hold, orders.iter().filter(|order| order.guest == seen.id), now);
         let gain = gain::judge(before, seen, now);
-        let withheld = seen.withheld.clone().or_else(|| gain::why_withheld(&gain));
-        let mut entry = entry;
-        if gain::why_withheld(&gain).is_some() {
+        let in_vain = gain::why_withheld(&gain);
+        let mut entry = believed(Entry::new(seen, before), seen, before, now);
+        if in_vain.is_some() {
             // The host pays for all of it, whatever its balloon says.
             (entry.held, entry.self_deflation) = (entry.held.max(seen.told.full), Bytes::ZERO);
         }
+        let hold = Hold::in_force(before.hold, orders.iter().filter(|order| order.guest == seen.id), now);
+        let withheld = seen.withheld.clone().or(in_vain);
         let bounds = bounds(class, seen, withheld.is_some(), hold);
         // A held guest that has arrived follows no target any more.
         let is_held = hold.is_some_and(|hold| hold.keeps == Keeps::Size);

@@ -230,9 +230,7 @@ fn touched(seen: &GuestSeen, entry: &Entry, stats: &GuestStats) -> Bytes {
     if seen.cost.footprint.fresh().is_none() {
         return Bytes::MAX;
     }
-    let elsewhere = [&seen.cost.merged, &seen.cost.swapped];
-    let elsewhere = Bytes::sum(elsewhere.map(|reading| reading.latest().copied().unwrap_or_default()));
-    let touched = entry.touched().saturating_add(elsewhere);
+    let touched = entry.touched().saturating_add(seen.cost.elsewhere());
     let moves = |balloon: &Balloon| balloon.deflate_on_oom || balloon.free_page_reporting;
     let by_itself = seen.told.balloon.fresh().is_some_and(moves);
     let total = stats.total.filter(|_| !by_itself).unwrap_or(entry.actual);

@@ -111,7 +111,7 @@ impl Process {
         let cgroup = own_cgroup(root, pid).map(Arc::new);
         Ok(Self {
             shared: SharedRam::find(root, pid, &found.process.shared)?,
-            mappings: Mapping::read_all(root, pid)
+            mappings: Mapping::read_until(root, pid, Instant::now() + BUDGET)
                 .map(|mapped| Mappings::of_guest(&mapped, &process.ram, &process.devices, all))
                 .map_err(|error| error.absence()),
             locked: Locked::read(root, pid)?,

@@ -1,6 +1,6 @@
 //! How to start a guest differently, in the words of the program that starts it.
 //!
-//! **Problem.** An option of QEMU is of no use to somebody who never types one: the next start by libvirt, Proxmox or Incus forgets it.
+//! **Problem.** Most people never type QEMU's options. Libvirt, Proxmox or Incus does, and drops what was added by hand at the next start.
 //!
 //! **Rule.** A launcher's own setting comes first (`own`, `libvirt`). If it has none, QEMU's options go where the launcher takes options
 //! from its users (`raw`). If it takes none, the advice says so. A line leaves alone what is set already, and works as it stands.

@@ -30,27 +30,28 @@ pub(super) fn look(record: &mut Witnessed, guest: &GuestSeen, now: Moment) {
     let since = now.since(*step.arrived_at.get_or_insert(now));
     let Some(footprint) = footprint else { return };
     let half = step.from.saturating_sub(step.to).max(part(full)).mul_div(1, 2);
+    let most = keeps.saturating_add(half);
     let mapped = match guest.cost.ram {
         Reading::Fresh { value, age } => Some(value).filter(|_| age <= since),
         Reading::Absent { .. } => Some(footprint).filter(|_| since >= MAPPINGS_COME),
         Reading::Stale { .. } => None,
     };
-    let Some(stays) = mapped
-        .map_or(Some(footprint).filter(|bytes| *bytes <= keeps.saturating_add(half)), |mapped| {
-            Some(mapped.min(footprint))
-        })
-    else {
-        return;
-    };
-    let had = step.resident;
-    record.gain.step = None;
-    if stays <= keeps.saturating_add(half) {
-        if had > keeps.saturating_add(half) {
-            record.gain.proof = Proof::Gained;
+    let has_gained = footprint <= most || mapped.is_some_and(|mapped| mapped <= most);
+    let had_more = step.resident > most;
+    match mapped {
+        _ if has_gained => {
+            if had_more {
+                record.gain.proof = Proof::Gained;
+            }
         }
-    } else if mapped.is_some_and(|mapped| mapped <= full.saturating_add(half)) {
-        record.gain.proof = Proof::Vain { size: keeps, resident: mapped.unwrap_or_default() };
+        Some(resident) if resident <= full.saturating_add(half) => {
+            record.gain.proof = Proof::Vain { size: keeps, resident };
+        }
+        // Not even the facts about its size are right.
+        Some(_) => {}
+        None => return,
     }
+    record.gain.step = None;
 }
 
 /// An accepted write.
@@ -82,10 +83,8 @@ const fn part(full: Bytes) -> Bytes {
     Bytes::new(full.get() / 64)
 }
 
-/// The guest's memory that the host backs.
-fn backed(guest: &GuestSeen) -> Option<Bytes> {
-    let cost = &guest.cost;
-    let apart = [cost.merged.latest(), cost.swapped.latest()].into_iter().flatten().copied();
-    let own = cost.footprint.fresh()?.saturating_sub(cost.overhead);
-    Some(Bytes::sum(apart).saturating_add(own))
+/// The guest's memory that the host backs, here or elsewhere; `None` if its footprint is not known.
+pub(super) fn backed(guest: &GuestSeen) -> Option<Bytes> {
+    let own = guest.cost.footprint.fresh()?.saturating_sub(guest.cost.overhead);
+    Some(own.saturating_add(guest.cost.elsewhere()))
 }

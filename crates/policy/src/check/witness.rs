@@ -222,7 +222,10 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
     };
     let was_reset = witnessed.reset_at.is_some_and(|at| now.since(at) < RESET);
     let used = if was_reset { guest.told.full } else { keeps }.saturating_sub(available);
-    let least = keeps.min(witnessed.was).saturating_sub(available).min(touched(guest));
+    let least = keeps
+        .min(witnessed.was)
+        .saturating_sub(available)
+        .min(super::gain::backed(guest).unwrap_or(Bytes::MAX));
     let rise = used.saturating_sub(witnessed.used);
     witnessed.grew = match least == witnessed.used {
         // The statistics may be the same ones again.
@@ -243,15 +246,6 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
         && signs == witnessed.signs;
     witnessed.signs = signs;
     witnessed.content_since = witnessed.content_since.or(Some(now)).filter(|_| has_plenty);
-}
-
-/// The memory that a guest has touched, here or elsewhere.
-fn touched(guest: &GuestSeen) -> Bytes {
-    let cost = &guest.cost;
-    let Some(footprint) = cost.footprint.fresh() else { return Bytes::MAX };
-    let elsewhere =
-        [&cost.merged, &cost.swapped].map(|reading| reading.latest().copied().unwrap_or_default());
-    footprint.saturating_sub(cost.overhead).saturating_add(Bytes::sum(elsewhere))
 }
 
 /// Follows a guest's progress towards its target. A guest that moves away from it obeys somebody else, or itself.

@@ -1,7 +1,7 @@
 //! The program that started a guest, and whether it sets the guest's balloon itself.
 //!
-//! **Problem.** Two programs that set one balloon work against each other, and advice about QEMU's options is of no use to somebody
-//! who never writes them.
+//! **Problem.** Two programs that set one balloon work against each other. And most people never write QEMU's options themselves: advice about
+//! them does not help.
 //!
 //! **Rule.** A launcher is recognised by the sockets and files that it gives QEMU, and by names that it alone writes. Anybody can
 //! write such a command line: memtide then leaves the guest alone or gives other advice, and nothing else depends on it.
