@@ -332,15 +332,23 @@ impl<'a> Guest<'a> {
         self.lacks(self.tiers()[2])
     }
 
-    /// The part of `need` that it does not hold, up to its fair share. Less than a dead band is nothing. A guest whose hold ends is granted
-    /// nothing yet.
+    /// The part of `need` that it does not hold, up to its fair share. Less than a dead band is nothing, except to a guest that has hardly any
+    /// headroom left. A guest whose hold ends is granted nothing yet.
     fn lacks(&self, need: Bytes) -> Bytes {
         if !self.is_managed() || self.hold_ends.is_some() || (self.need.used.is_none() && !self.is_released())
         {
             return Bytes::ZERO;
         }
         let lacks = need.min(self.entitlement).saturating_sub(self.entry.held);
-        if lacks > self.dead_band() { lacks } else { Bytes::ZERO }
+        if lacks > self.least_grant() { lacks } else { Bytes::ZERO }
+    }
+
+    /// A grant must be larger than this: a dead band, or next to nothing for a guest whose headroom is smaller than a dead band. Its programs may
+    /// die for want of what its share still has, unless it can deflate its own balloon.
+    pub(crate) fn least_grant(&self) -> Bytes {
+        let has_used = |used: Bytes| used.saturating_add(self.dead_band()) > self.entry.held;
+        let is_dry = !self.deflates_itself && self.need.used.is_some_and(has_used);
+        if is_dry { TOLERANCE } else { self.dead_band() }
     }
 
     /// Whether it lacks memory in use and takes more, or has stalled in the last seconds. A quiet guest that lacks only headroom can

@@ -100,10 +100,10 @@ fn expected_yield(guest: &Guest<'_>, target: Bytes) -> Option<Yield> {
     (target < guest.entry.held && !bytes.is_zero()).then_some(Yield { bytes, within: SAID_AFTER })
 }
 
-/// Whether a grant up to `target` is too little: less than a dead band, unless the wish was for more and no more than another
-/// dead band of it is missing.
+/// Whether a grant up to `target` is too little: less than the least grant to this guest, unless the wish was for more and no more than as much
+/// again is missing.
 fn is_too_little(guest: &Guest<'_>, target: Bytes, wished: Bytes) -> bool {
-    let (now, little) = (guest.entry.target, guest.dead_band());
+    let (now, little) = (guest.entry.target, guest.least_grant());
     let enough = now.saturating_add(little);
     let leaves_little = wished >= enough && target > now && target.saturating_add(little) >= wished;
     target < enough && !leaves_little

@@ -3,7 +3,7 @@
 use memtide_model::{Bytes, Class, GuestSeen, Polling, Reading, Reason, Request, Span, State};
 
 use super::{known, line, targets, tick, told, with_classes};
-use crate::common::{but, config, guest, mib, snapshot};
+use crate::common::{but, config, deflating, guest, mib, snapshot};
 
 /// "idle" keeps 800 and needs 132; "busy" keeps 600, has 590 in use and stalls: 600 + 150, but no more than its shares alone would give it.
 fn two(idle: u64, stalls: u64) -> Vec<GuestSeen> {
@@ -53,6 +53,20 @@ fn who_waits_for_memory_is_told_so() {
         matches!(verdict, memtide_model::Verdict::WaitsForMemory { lacks: l } if *l == lacks),
         "{verdict:?}"
     );
+}
+
+#[test]
+fn a_guest_with_hardly_any_headroom_gets_the_last_that_its_share_has() {
+    // 10 are left of 670 − 60 − 600, less than the dead band of 16: nothing to a guest with 24 of headroom, all to one with 10.
+    for (used, expected) in [(576, vec![]), (590, vec![("a", 610)])] {
+        let seen = |millis| snapshot(millis, 670, vec![guest("a", 600, used)]);
+        let state = known(&config(), &seen(1000));
+        assert_eq!(targets(&tick(&config(), &state, &seen(10_000))), expected, "uses {used}");
+        // One that can deflate its own balloon does not die for want of it.
+        let seen = |millis| snapshot(millis, 670, vec![deflating(guest("a", 600, used))]);
+        let state = known(&config(), &seen(1000));
+        assert_eq!(targets(&tick(&config(), &state, &seen(10_000))), [], "uses {used}");
+    }
 }
 
 /// The interval set for a guest with this `polling`, after polling was set once.
