@@ -3,7 +3,7 @@
 //! **Rule.** 250 ms while memtide manages and something happens: an action was carried out; a guest is on the way to its target, was
 //! just reset, waits for memory or stalled; the host is short of memory or over its commitment. Also 250 ms while a guest keeps less
 //! than its full size, because it can stall at any moment, no matter what made it smaller. 100 ms while a guest waits for memory that
-//! another guest is giving, or KSM scans in a burst. Otherwise the interval doubles each time, up to 1 s, and up to 2 s if nothing has changed for a minute. In
+//! another guest is giving, a first step shows whether the host gains from a guest, or KSM scans in a burst. Otherwise the interval doubles each time, up to 1 s, and up to 2 s if nothing has changed for a minute. In
 //! observe mode nobody waits for a decision, so nothing is urgent.
 //!
 //! A decision about many guests costs more, so the short intervals grow with the number of guests, up to 1 s: the interval of 100 ms from ten
@@ -16,7 +16,8 @@
 use std::mem::{Discriminant, discriminant};
 
 use memtide_model::{
-    Answer, Bytes, GuestId, GuestReport, HostState, KsmVerdict, Mode, Moment, Report, Span, State, Verdict,
+    Answer, Bytes, GuestId, GuestReport, HostState, KsmVerdict, Mode, Moment, Proof, Report, Span, State,
+    Verdict,
 };
 
 /// The shortest time between the beginnings of two ticks.
@@ -59,7 +60,7 @@ impl Pace {
             self.interval = match awaited(at, report, state) {
                 Some(Need::Stall) => scaled(AWAITED, 1, report),
                 Some(Need::Growth) => scaled(AWAITED, 10, report),
-                None if bursts(report) => scaled(AWAITED, 10, report),
+                None if bursts(report) || is_probed(state) => scaled(AWAITED, 10, report),
                 None => scaled(URGENT, 10, report),
             };
             return;
@@ -95,6 +96,11 @@ fn is_urgent(at: Moment, answers: &[Answer], report: &Report, state: &State) -> 
             matches!(guest.verdict, Verdict::UnderWay | Verdict::Reset | Verdict::WaitsForMemory { .. })
         })
         || state.guests.values().any(|guest| guest.stalled.is_some_and(|(_, until)| until > at))
+}
+
+/// Whether a guest takes its first step, which shows whether the host gains from it: others wait for what comes after.
+fn is_probed(state: &State) -> bool {
+    state.guests.values().any(|guest| guest.gain.proof == Proof::None && guest.gain.step.is_some())
 }
 
 /// Whether KSM scans at full speed: a burst ends at the first decision after a pass that was not worth it.

@@ -9,7 +9,10 @@ use crate::{Bytes, Moment};
 pub struct Gain {
     /// The guest's full size that this is known for: memory that was plugged may lie elsewhere.
     pub full: Bytes,
-    /// What its steps have shown.
+    /// The most of its memory that was resident since.
+    #[serde(skip_serializing_if = "Bytes::is_nothing", default)]
+    pub most: Bytes,
+    /// What is proved.
     #[serde(skip_serializing_if = "Proof::is_none", default)]
     pub proof: Proof,
     /// The step that is being watched.
@@ -17,14 +20,14 @@ pub struct Gain {
     pub step: Option<GivenStep>,
 }
 
-/// What a guest's steps have shown.
+/// What is proved of the host's gain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Proof {
     /// Nothing yet.
     #[default]
     None,
-    /// The host has got what the guest gave.
+    /// Memory of the guest has come back to the host: what it gave, or what it freed by itself.
     Gained,
     /// The host has not got it.
     Vain {
@@ -44,12 +47,10 @@ impl Proof {
 /// A step down that a guest was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GivenStep {
-    /// What it kept before.
+    /// What it kept before, or what of it was resident, if that was less: taking the rest frees nothing.
     pub from: Bytes,
     /// What it is to keep.
     pub to: Bytes,
-    /// Its memory that was resident before; zero if nobody knew.
-    pub resident: Bytes,
     /// When it was first seen to keep no more than `to`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub arrived_at: Option<Moment>,

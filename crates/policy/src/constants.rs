@@ -233,8 +233,9 @@ pub const HIDDEN_SPLITS: u32 = 3;
 /// Pinned by: scenarios/gives-too-much.toml (off).
 pub const TOLERANCE: Bytes = Bytes::from_mib(1);
 
-/// A step is judged as if it were at least this part of the guest's memory: half of it is more than a footprint wavers by.
-pub const LEAST_JUDGED: Part = Part::new(1, 64);
+/// The part of a guest's memory that it may lose before the host is known to gain. A smaller step is judged as if it were as large: half of it is more
+/// than a footprint wavers by.
+pub const PROBE: Part = Part::new(1, 64);
 /// The mappings of a guest are read within this time after a step that seems to have brought nothing. If they cannot be read, its footprint decides.
 pub const JUDGED_WITHIN: Span = Span::from_secs(1);
 /// A guest without progress for this long is stuck, and is left out for as long, the first time. Source: squeezed's constant.

@@ -11,7 +11,9 @@ use crate::guest::Guest;
 use crate::report::report;
 use crate::scene::Scene;
 use crate::tmpfs::Bound;
-use crate::{activity, agent, fetch, hold, ksm, need, pacing, phases, search, sharing, split, stuck, tmpfs};
+use crate::{
+    activity, agent, fetch, hold, ksm, need, pacing, phases, probe, search, sharing, split, stuck, tmpfs,
+};
 
 /// Chooses the next changes. Reads no clock, file, environment or randomness.
 #[must_use]
@@ -65,6 +67,7 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
                 cheap = split::ask(&mut scene, seen, &mut guests);
                 wishes = pacing::wishes(&scene, &bound, &mut guests);
                 fetch::fetch(&scene, seen, &guests, &mut wishes);
+                probe::hold_back(&guests, &mut wishes);
                 cheap.extend(agent::ask(&scene, seen, &mut guests));
             }
             phases::order(&scene, seen, (&guests, &bound), (cheap, wishes))

@@ -25,7 +25,7 @@ use crate::constants::{BEYOND_GIVEN, GENTLE, HURT_PAUSE, LEAST_HEADROOM, LEAST_S
 use crate::guest::Guest;
 use crate::scene::Scene;
 use crate::wish::Wish;
-use crate::{activity, agent, search};
+use crate::{activity, agent, probe, search};
 
 /// A guest that can give.
 struct Donor {
@@ -40,6 +40,8 @@ struct Donor {
     idle: Bytes,
     /// Free memory in small pieces that it gives.
     pieces: Bytes,
+    /// The most that it can be counted on to give now.
+    counts: Bytes,
     urgent: bool,
 }
 
@@ -83,7 +85,7 @@ pub fn give(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
         let gives = donor.idle.min(wanted.max(guest.dead_band()));
         donor.urgent = !left.urgent.is_zero() || !left.over.is_zero();
         donor.size = donor.size.min(size_without(scene, guest, donor, gives));
-        left.less(gives);
+        left.less(gives.min(donor.counts));
     }
     give_pieces(scene, guests, &mut donors, left);
     left.less(scene.returning);
@@ -139,7 +141,7 @@ fn give_pieces(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left: 
         donor.pieces = most;
         donor.urgent = true;
         donor.size = donor.from.saturating_sub(most);
-        wanted = wanted.saturating_sub(guest.need.pieces);
+        wanted = wanted.saturating_sub(guest.need.pieces.min(donor.counts));
     }
 }
 
@@ -188,7 +190,12 @@ fn donor(scene: &Scene, guest: &Guest<'_>, index: usize, left: Left) -> Donor {
         Commitment::Strict => idle,
         Commitment::Elastic => idle.min(guest.entry.touched().saturating_sub(floor(scene, guest, cache))),
     };
-    Donor { index, from, size: from, cache, idle, pieces: Bytes::ZERO, urgent: false }
+    let has = match scene.commitment {
+        Commitment::Strict => from,
+        Commitment::Elastic => from.min(guest.entry.touched()),
+    };
+    let counts = probe::may_give(guest, has);
+    Donor { index, from, size: from, cache, idle, pieces: Bytes::ZERO, counts, urgent: false }
 }
 
 /// The size of a guest that keeps `cache`.
@@ -259,19 +266,20 @@ fn squeeze_all(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
             let least = least_step(guest);
             let share = part.mul_div(cold.get(), all_cold.get().max(1)).max(least);
             all_cold = all_cold.saturating_sub(cold);
-            if part.is_zero() || most < least {
+            if part.is_zero() || most < least || donor.counts.is_zero() {
                 continue;
             }
             // A rest of less than the least step is not worth a change of another guest.
-            let step =
-                if part.saturating_sub(share) < LEAST_STEP { share.max(part) } else { share }.min(most);
+            let step = if part.saturating_sub(share) < LEAST_STEP { share.max(part) } else { share };
+            let step = step.min(most).min(probe::may_give(guest, floor(scene, guest, donor.cache)));
             // An agent takes its time: it is asked for its part of all that is wanted, not only of what cannot wait.
             let of_all = wanted.mul_div(cold.get(), cold_of_all.get().max(1));
             let trim = if needed { step } else { of_all.clamp(step, most) };
             squeeze(scene, guest, donor, step, trim, false);
             donor.urgent = true;
-            left.less(step);
-            part = part.saturating_sub(step);
+            let counts = step.min(donor.counts);
+            left.less(counts);
+            part = part.saturating_sub(counts);
         }
     }
 }
@@ -292,6 +300,7 @@ fn squeeze_one(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
             || guest.need.used.is_none()
             || guest.next.search.trial.is_some()
             || agent::is_busy(guest)
+            || probe::may_give(guest, guest.entry.target).is_zero()
             || (blind && left.for_use.is_zero())
         {
             return Bytes::ZERO;
@@ -310,6 +319,7 @@ fn squeeze_one(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
     let able = may_take(guest);
     let step = search::gentle_step(able);
     let step = step.max(scene.unmet.min(able)).min(left.all.max(LEAST_STEP)).max(guest.dead_band()).min(able);
+    let step = step.min(probe::may_give(guest, floor(scene, guest, donor.cache)));
     squeeze(scene, guest, donor, step, step, true);
 }
 
@@ -359,7 +369,7 @@ fn last_of_cache(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left
         };
         donor.size = base.min(floor(scene, guest, Bytes::ZERO)).saturating_sub(gives);
         donor.urgent = true;
-        left.less(gives);
+        left.less(gives.min(donor.counts));
     }
 }
 
@@ -380,9 +390,10 @@ fn over_share(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left: L
         Some(_) if takes_it_back(guest) => guest.entitlement.max(guest.in_use()),
         _ => guest.entitlement,
     };
-    let base = |donor: &Donor| match scene.commitment {
-        Commitment::Strict => donor.size,
-        Commitment::Elastic => donor.size.min(guests[donor.index].entry.touched()),
+    // A silent guest keeps what it has not touched: nobody knows what it needs.
+    let base = |donor: &Donor| match (scene.commitment, guests[donor.index].need.used) {
+        (Commitment::Elastic, Some(_)) => donor.size.min(guests[donor.index].entry.touched()),
+        _ => donor.size,
     };
     // What a silent guest has not touched counts for it.
     let from = |donor: &Donor| match guests[donor.index].need.used {
@@ -407,7 +418,7 @@ fn over_share(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left: L
         let least = guest.need.used.map_or(guest.entitlement, |_| Bytes::ZERO);
         donor.size = base.saturating_sub(gives).max(least.min(base));
         donor.urgent = true;
-        wanted = wanted.saturating_sub(gives);
+        wanted = wanted.saturating_sub(gives.min(donor.counts));
     }
 }
 

@@ -319,11 +319,12 @@ impl<'a> Guest<'a> {
         self.lacks(self.in_use())
     }
 
-    /// Used memory and the least headroom that it does not hold.
+    /// Used memory, the free memory that its kernel cannot use, and the least headroom that it does not hold.
     #[must_use]
     pub fn lacks_used(&self) -> Bytes {
         let least = need::headroom_floor(self.full);
-        self.need.used.unwrap_or_default().saturating_add(least).saturating_sub(self.entry.held)
+        let used = self.need.used.map(|used| used.max(self.need.uses.saturating_sub(self.need.headroom)));
+        used.unwrap_or_default().saturating_add(least).saturating_sub(self.entry.held)
     }
 
     /// Memory in use and needed cache that it does not hold, up to its fair share.

@@ -45,6 +45,7 @@ pub mod need;
 mod orders;
 pub mod pacing;
 pub mod phases;
+mod probe;
 mod purse;
 pub mod report;
 pub mod scene;

@@ -213,7 +213,8 @@ fn write_again(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
     if scene.commitment == Commitment::Elastic && far && uses_it {
         return Step::new(keeps, Reason::SelfDeflation { target, actual });
     }
-    let needs_it = guest.need.stalls || guest.need.in_use() > target;
+    // Statistics that are older than its movement do not tell what it needs now.
+    let needs_it = guest.need.stalls || guest.need.in_use() > target || !guest.next.sizes.is_empty();
     if away && !moving && !lately && !needs_it {
         return Step::new(target, Reason::SelfDeflation { target, actual });
     }

@@ -72,20 +72,22 @@ fn squeezed_until_it_squeals() {
     host.run(20);
     insta::assert_snapshot!(log(&host), @"
     +20.500s archive target 704 MiB: squeezed to 349 MiB of page cache (needs 704 MiB); 141 MiB needed elsewhere
-    +20.750s archive target 688 MiB: squeezed to 349 MiB of page cache (needs 704 MiB); 130 MiB needed elsewhere
+    +20.750s archive target 679 MiB: squeezed to 340 MiB of page cache (needs 695 MiB); 130 MiB needed elsewhere
     +20.750s build target 541 MiB: needs 666 MiB (uses 502 MiB), entitled to 598 MiB
-    +21.000s archive target 672 MiB: squeezed to 333 MiB of page cache (needs 688 MiB); 126 MiB needed elsewhere
-    +21.000s build target 557 MiB: needs 683 MiB (uses 518 MiB), entitled to 619 MiB
-    +21.250s archive target 656 MiB: squeezed to 318 MiB of page cache (needs 673 MiB); 163 MiB needed elsewhere
-    +21.250s check target 541 MiB: stalled at 525 MiB, needs 677 MiB, entitled to 612 MiB
-    +21.500s archive target 640 MiB: squeezed to 303 MiB of page cache (needs 658 MiB); 140 MiB needed elsewhere
-    +21.500s check target 557 MiB: stalled at 541 MiB, needs 689 MiB, entitled to 615 MiB
-    +21.750s archive target 624 MiB: squeezed to 289 MiB of page cache (needs 644 MiB); 134 MiB needed elsewhere
-    +21.750s check target 573 MiB: needs 700 MiB (uses 536 MiB), entitled to 632 MiB
-    +22.000s check target 589 MiB: needs 700 MiB (uses 536 MiB), entitled to 638 MiB
-    +22.250s build target 680 MiB: needs 719 MiB (uses 536 MiB), entitled to 680 MiB
-    +22.250s check target 680 MiB: needs 707 MiB (uses 536 MiB), entitled to 680 MiB
-    +26.750s archive target 710 MiB: squealed: gets 383 MiB of page cache back, left alone for 60.0 s
+    +21.000s archive target 656 MiB: squeezed to 317 MiB of page cache (needs 672 MiB); 116 MiB needed elsewhere
+    +21.000s build target 566 MiB: needs 683 MiB (uses 518 MiB), entitled to 619 MiB
+    +21.250s archive target 640 MiB: squeezed to 303 MiB of page cache (needs 658 MiB); 153 MiB needed elsewhere
+    +21.250s build target 589 MiB: needs 718 MiB (uses 541 MiB), entitled to 654 MiB
+    +21.500s archive target 624 MiB: squeezed to 289 MiB of page cache (needs 644 MiB); 128 MiB needed elsewhere
+    +21.500s check target 541 MiB: stalled at 525 MiB, needs 679 MiB, entitled to 603 MiB
+    +21.750s archive target 607 MiB: squeezed to 273 MiB of page cache (needs 628 MiB); 108 MiB needed elsewhere
+    +21.750s check target 557 MiB: stalled at 541 MiB, needs 689 MiB, entitled to 607 MiB
+    +22.000s archive target 591 MiB: squeezed to 258 MiB of page cache (needs 613 MiB); 103 MiB needed elsewhere
+    +22.000s check target 574 MiB: needs 700 MiB (uses 536 MiB), entitled to 626 MiB
+    +22.250s check target 680 MiB: needs 704 MiB (uses 536 MiB), entitled to 680 MiB
+    +22.250s build target 687 MiB: needs 728 MiB (uses 543 MiB), entitled to 687 MiB
+    +26.250s build target 666 MiB: 21 MiB idle (needs 575 MiB); 35 MiB needed elsewhere
+    +27.000s archive target 724 MiB: squealed: gets 383 MiB of page cache back, left alone for 60.0 s
     ");
 }
 

@@ -5,7 +5,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::{but, config, elastic, guest, id, mib, snapshot, told};
+use common::{but, config, elastic, guest, id, mib, proved, snapshot, told};
 use memtide_model::{
     Absence, Action, Agent, AgentMemory, Bytes, Config, Fence, Hold, Keeps, KsmMode, KsmOrder, KsmReason,
     KsmSeen, KsmSettings, Missed, Mode, Moment, Order, Ordered, Plan, Polling, Proof, Reading, Reason,
@@ -32,7 +32,8 @@ impl Given {
             // 300 + 800 + 600 + 180 = 1880: 20 of room, of which "busy" needs 150.
             snapshot(millis, 1900, vec![a, guest("donor", 800, 100), busy])
         };
-        let mut state = decide(&config, &State::default(), &seen(1000, 0)).state;
+        let first = seen(1000, 0);
+        let mut state = decide(&config, &proved(&State::default(), &first), &first).state;
         for guest in state.guests.values_mut() {
             (guest.target, guest.target_set_at) = (None, None);
         }
@@ -135,6 +136,7 @@ fn name(violation: &Violation) -> &'static str {
         Violation::AsksTwice(_) => "AsksTwice",
         Violation::NotOurs(_) => "NotOurs",
         Violation::TakesInVain { .. } => "TakesInVain",
+        Violation::MoreThanAProbe { .. } => "MoreThanAProbe",
         Violation::BelowReservation { .. } => "BelowReservation",
         Violation::AboveLimit { .. } => "AboveLimit",
         Violation::NotWholePages { .. } => "NotWholePages",
@@ -162,12 +164,13 @@ fn name(violation: &Violation) -> &'static str {
     }
 }
 
-const ALL: [&str; 29] = [
+const ALL: [&str; 30] = [
     "ActsWhileObserving",
     "UnknownGuest",
     "AsksTwice",
     "NotOurs",
     "TakesInVain",
+    "MoreThanAProbe",
     "BelowReservation",
     "AboveLimit",
     "NotWholePages",
@@ -241,6 +244,7 @@ const MUTATIONS: &[Mutation] = &[
         g.witnessed("donor").gain.proof = Proof::Vain { size: mib(700), resident: mib(800) };
         g.witnessed("donor").gain.full = mib(1024);
     }),
+    ("MoreThanAProbe", "nothing is known of it", |g| g.witnessed("donor").gain.proof = Proof::None),
     ("BelowReservation", "more is guaranteed", |g| g.default_class().reservation = mib(790)),
     ("BelowReservation", "no kernel lives on 16 MiB", |g| g.set("donor", mib(16))),
     ("AboveLimit", "less is allowed", |g| {
@@ -512,6 +516,7 @@ mod once_let_pass {
             witness::looks(&mut witness, &config, &before);
             before.taken_at = before.taken_at.after(Span::from_secs(1));
         }
+        witness.guests.values_mut().for_each(|guest| guest.gain.proof = Proof::Gained);
         Given { config, state: State::default(), witness, seen, plan: Plan { actions: plan } }
     }
 

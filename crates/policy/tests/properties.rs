@@ -10,8 +10,8 @@ mod random;
 use std::collections::BTreeMap;
 
 use memtide_model::{
-    Bounds, Bytes, Config, GuestId, GuestReport, GuestSeen, GuestStats, Keeps, PAGE_4K, Plan, Reading,
-    Report, Request, Snapshot, Span, State, Subject,
+    Bounds, Bytes, Config, GuestId, GuestReport, GuestSeen, GuestState, GuestStats, Keeps, PAGE_4K, Plan,
+    Proof, Reading, Report, Request, Snapshot, Span, State, Subject,
 };
 
 use memtide_policy::tiers::{Bid, SelfDeflations, fill};
@@ -42,12 +42,14 @@ fn targets(plan: &Plan) -> BTreeMap<GuestId, Bytes> {
 fn takes_part(config: &Config, after: &State, seen: &Snapshot, guest: &GuestSeen) -> bool {
     let (_, class) = config.class_of(guest.id.name());
     let stuck = after.guests.get(&guest.id).and_then(|guest| guest.stuck.until);
+    let is_vain = |state: &GuestState| matches!(state.gain.proof, Proof::Vain { .. });
     class.manage
         && guest.has_driver()
         && guest.told.balloon.fresh().is_some()
         && guest.told.fence.is_none()
         && guest.capabilities.can_be_set
         && after.guests.get(&guest.id).is_none_or(|guest| guest.hold.is_none())
+        && !after.guests.get(&guest.id).is_some_and(|state| is_vain(state))
         && stuck.is_none_or(|until| until <= seen.taken_at)
 }
 

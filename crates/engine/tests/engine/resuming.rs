@@ -13,12 +13,12 @@ use crate::toy::{HALF, Toy, halves, id, manage, merges, merging_halves, release}
 const MOST: Bytes = Bytes::from_mib(64);
 const HOLD: Hold = Hold { keeps: Keeps::Size, until: None };
 
-/// Four ticks of an engine, and then nothing more, like after a SIGKILL. In the second tick the operator holds "a", and another guest
-/// appears. In the third tick its statistics are there, and "b" must give more for it.
+/// Five ticks of an engine, and then nothing more, like after a SIGKILL. In the second tick the operator holds "a", and another guest
+/// appears. In the third tick its statistics are there, and "b" must give more for it; the fourth tick asks it for the rest.
 fn killed(dir: &Path, policy: Arc<dyn Policy>) -> (State, Moment) {
     let (writer, _) = Writer::open(dir, MOST).unwrap();
     let mut engine = Engine::new(Toy::with(&["a", "b"]), manage()).with_policy(policy).with_journal(writer);
-    for tick in 0..4 {
+    for tick in 0..5 {
         let toy = engine.world_mut();
         toy.now = toy.now.after(Span::from_millis(250));
         if tick == 1 {
@@ -68,7 +68,7 @@ fn the_new_run_goes_on_with_it() {
     let journal = memtide_engine::journal::Reader::open(dir.path()).unwrap();
     let mut replay = memtide_engine::Replay::with_policy(halves());
     journal.for_each(|record| replay.step(record.unwrap()).unwrap());
-    assert_eq!((replay.summary().runs, replay.summary().ticks), (2, 5));
+    assert_eq!((replay.summary().runs, replay.summary().ticks), (2, 6));
 }
 
 #[test]
@@ -91,17 +91,17 @@ fn what_follows_a_corrupt_place_is_taken_over() {
     let (before, now) = killed(dir.path(), own_policy());
     let newest = segments(dir.path()).unwrap().pop().unwrap();
     let whole = std::fs::read(&newest).unwrap();
-    // The order came with the second of four ticks. The start and the first tick get broken.
+    // The order came with the second of five ticks. The start and the first tick get broken.
     let begins: Vec<usize> =
         (0..whole.len()).filter(|at| whole[*at..].starts_with(br#"{"record":"#)).collect();
-    assert_eq!(begins.len(), 6, "a start, a note, four ticks");
-    // The third tick asked "b" for more: that is lost with it.
-    for (broken, keeps_the_target) in [(2, true), (4, false), (5, true)] {
+    assert_eq!(begins.len(), 7, "a start, a note, five ticks");
+    // The fourth tick asked "b" for more: that is lost with it.
+    for (broken, keeps_the_target) in [(2, true), (5, false), (6, true)] {
         let mut bytes = whole.clone();
         bytes[begins[broken] + 20] ^= 1;
         std::fs::write(&newest, &bytes).unwrap();
         let after = resume(dir.path(), now).unwrap();
-        assert_eq!(after.unread.len(), usize::from(broken < 5), "the last one is a torn tail");
+        assert_eq!(after.unread.len(), usize::from(broken < 6), "the last one is a torn tail");
         let state = after.memory.unwrap().0;
         let a = &state.guests[&id("a")];
         assert_eq!(a.hold, Some(HOLD), "{broken}");

@@ -91,7 +91,7 @@ impl Toy {
             capabilities: Capabilities::BALLOON,
             cost: Cost::of(
                 Reading::now(size.footprint),
-                Bytes::ZERO,
+                guest.model.spec().overhead,
                 Bytes::from_mib(60),
                 &Absence::Unsupported,
             ),

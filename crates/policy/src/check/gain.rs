@@ -1,6 +1,7 @@
 //! The check's own view of what the host gains from a guest.
 //!
-//! **Rules.** A step down has ended when the guest keeps what it was asked for. It was in vain if both the footprint and the mappings, read since,
+//! **Rules.** The host gains from a guest once 1/128 of its memory was resident and is no more. Before, it may be asked for 1/64 of its memory below
+//! what is resident. A step down has ended when the guest keeps what it was asked for. It was in vain if both the footprint and the mappings, read since,
 //! show more than that and half of the step as resident; without mappings, the footprint counts after a second.
 
 use memtide_model::{Bytes, Gain, GivenStep, GuestSeen, Moment, Proof, Reading, Span, Withheld, Witnessed};
@@ -15,14 +16,22 @@ const MAPPINGS_COME: Span = Span::from_secs(1);
 /// Looks at the guest in a snapshot.
 pub(super) fn look(record: &mut Witnessed, guest: &GuestSeen, now: Moment) {
     let full = guest.told.full;
+    let footprint = backed(guest);
     if record.gain.full != full {
         record.gain = Gain { full, ..Gain::default() };
+    }
+    if let Some(footprint) = footprint {
+        record.gain.most = record.gain.most.max(footprint);
+        let has_fallen = record.gain.most.saturating_sub(footprint) >= part(full).mul_div(1, 2);
+        if has_fallen && record.gain.proof == Proof::None {
+            record.gain.proof = Proof::Gained;
+        }
     }
     if guest.told.reset || record.reset_at.is_some_and(|at| now.since(at) < SETTLES) {
         record.gain.step = None;
     }
     let keeps = guest.actual();
-    let (Some(step), footprint) = (&mut record.gain.step, backed(guest)) else { return };
+    let Some(step) = &mut record.gain.step else { return };
     if keeps.saturating_sub(STEP) > step.to {
         step.arrived_at = None;
         return;
@@ -37,13 +46,8 @@ pub(super) fn look(record: &mut Witnessed, guest: &GuestSeen, now: Moment) {
         Reading::Stale { .. } => None,
     };
     let has_gained = footprint <= most || mapped.is_some_and(|mapped| mapped <= most);
-    let had_more = step.resident > most;
     match mapped {
-        _ if has_gained => {
-            if had_more {
-                record.gain.proof = Proof::Gained;
-            }
-        }
+        _ if has_gained => {}
         Some(resident) if resident <= full.saturating_add(half) => {
             record.gain.proof = Proof::Vain { size: keeps, resident };
         }
@@ -59,8 +63,8 @@ pub(super) fn write(record: &mut Witnessed, guest: &GuestSeen, target: Bytes) {
     let keeps = guest.actual();
     let takes = target.saturating_add(STEP) <= keeps;
     let open = record.gain.step.filter(|step| step.arrived_at.is_none());
-    let resident = backed(guest).unwrap_or_default();
-    let new = GivenStep { from: keeps, to: target, resident, arrived_at: None };
+    let from = backed(guest).map_or(keeps, |backed| backed.min(keeps));
+    let new = GivenStep { from, to: target, arrived_at: None };
     record.gain.step = takes.then(|| open.map_or(new, |open| GivenStep { to: target, ..open }));
 }
 
@@ -78,7 +82,14 @@ pub(super) fn why_withheld(guest: &GuestSeen, record: &Witnessed) -> Option<With
     guest.withheld.clone().or(seen)
 }
 
-/// The least step that is judged.
+/// The least that it may be asked to keep; `None` if the host is known to gain.
+pub(super) fn least(guest: &GuestSeen, record: &Witnessed) -> Option<Bytes> {
+    let full = guest.told.full;
+    let least = backed(guest).unwrap_or(full).min(full).saturating_sub(part(full));
+    (record.gain.proof != Proof::Gained).then_some(least)
+}
+
+/// A probe, and the least step that is judged.
 const fn part(full: Bytes) -> Bytes {
     Bytes::new(full.get() / 64)
 }

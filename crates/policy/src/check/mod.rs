@@ -60,6 +60,16 @@ pub enum Violation {
         /// Why its memory is withheld.
         why: Withheld,
     },
+    /// The host is not yet known to gain what this guest gives, and the step is more than a probe.
+    #[error("the plan gives {guest} {target}, less than {least}, before the host has gained from it")]
+    MoreThanAProbe {
+        /// The guest.
+        guest: GuestId,
+        /// The size that it would be asked to keep.
+        target: Bytes,
+        /// The least that it may be asked to keep.
+        least: Bytes,
+    },
     /// A guest gets at most one request of each mechanism.
     #[error("the plan asks {0} for the same twice")]
     AsksTwice(GuestId),
@@ -481,6 +491,10 @@ impl<'a> Bench<'a> {
         let id = || guest.seen.id.clone();
         if let Some(why) = guest.why_withheld() {
             return broken.push(Violation::TakesInVain { guest: id(), why });
+        }
+        let least = gain::least(guest.seen, &guest.record).map(|least| guest.whole_pages(least));
+        if let Some(least) = least.filter(|least| target < *least) {
+            broken.push(Violation::MoreThanAProbe { guest: id(), target, least });
         }
         if is_stuck(guest, seen) {
             broken.push(Violation::TakesFromStuck(id()));

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use memtide_guest::{Guest, Program, Spec};
 use memtide_model::{
     Absence, Amount, Answer, Backend, Balloon, Budget, Bytes, Capabilities, Commitment, Config, Cost,
-    Decision, GuestId, GuestSeen, GuestStats, HostSeen, Mode, Moment, PAGE_4K, Plan, Polling, Reading,
-    Request, Snapshot, Span, State, Told, WallClock, Witness,
+    Decision, Gain, GuestId, GuestSeen, GuestState, GuestStats, HostSeen, Mode, Moment, PAGE_4K, Plan,
+    Polling, Proof, Reading, Request, Snapshot, Span, State, Told, WallClock, Witness,
 };
 use memtide_policy::{Violation, check, decide, witness};
 
@@ -120,6 +120,19 @@ pub fn snapshot(millis: u64, capacity: u64, mut guests: Vec<GuestSeen>) -> Snaps
         tmpfs: Vec::new(),
         orders: Vec::new(),
     }
+}
+
+/// The same state, and the host is known to gain what each of these guests gives.
+pub fn proved(state: &State, seen: &Snapshot) -> State {
+    let mut state = state.clone();
+    for guest in &seen.guests {
+        let new = || Box::new(GuestState { first_seen: seen.taken_at, ..GuestState::default() });
+        let gain = &mut state.guests.entry(guest.id.clone()).or_insert_with(new).gain;
+        if gain.proof == Proof::None {
+            *gain = Gain { full: guest.told.full, proof: Proof::Gained, ..*gain };
+        }
+    }
+    state
 }
 
 /// The promises that a plan breaks, if the check has seen what `state` remembers.

@@ -1,4 +1,4 @@
-//! A guest gives nothing any more once the host was seen to gain nothing from it.
+//! A guest gives little until the host is known to gain, and nothing any more once it was seen not to.
 
 use memtide_model::{Bytes, Config, Proof, Reading, Reason, Request, State, Verdict, Withheld, Witness};
 use memtide_policy::{check, decide, witness};
@@ -96,10 +96,11 @@ fn both() -> [Config; 2] {
 }
 
 #[test]
-fn a_guest_that_gives_is_known_to() {
+fn a_guest_gives_a_64th_of_its_memory_and_then_what_is_wanted() {
     for config in both() {
         let mut host = Host::new(config, |keeps| keeps);
         let sizes = host.sizes();
+        assert_eq!(sizes[..2], [1024, 1008], "{sizes:?}");
         assert!(sizes.last() < Some(&960), "{sizes:?}");
         assert_eq!(host.proof(), Proof::Gained);
     }
@@ -111,8 +112,7 @@ fn a_guest_that_gives_nothing_is_asked_once_and_gets_its_size_back() {
         for is_mapped in [true, false] {
             let mut host = Host::new(config.clone(), |_| mib(1024));
             host.is_mapped = is_mapped;
-            let sizes = host.sizes();
-            assert_eq!((sizes.len(), sizes.last()), (3, Some(&1024)), "{sizes:?}, mapped: {is_mapped}");
+            assert_eq!(host.sizes(), [1024, 1008, 1024], "mapped: {is_mapped}");
             let [policy, check] = [host.proof(), host.witness.guests[&id("giver")].gain.proof];
             let is_vain = |proof| matches!(proof, Proof::Vain { resident, .. } if resident == mib(1024));
             assert!(is_vain(policy) && policy == check, "{policy:?} {check:?}");
@@ -121,11 +121,28 @@ fn a_guest_that_gives_nothing_is_asked_once_and_gets_its_size_back() {
 }
 
 #[test]
-fn memory_that_was_not_resident_proves_nothing() {
-    let mut host = Host::new(config(), |_| mib(300));
-    let sizes = host.sizes();
-    assert!(sizes.last() < Some(&1024), "{sizes:?}");
-    assert_eq!(host.proof(), Proof::None);
+fn memory_that_is_not_resident_is_taken_at_once_and_proves_nothing() {
+    // 600 MiB are locked, and nothing else is resident.
+    let mut host = Host::new(config(), |_| mib(600));
+    host.capacity = 1100;
+    assert_eq!(host.sizes(), [1024, 584, 1024], "a probe below what is resident, once");
+}
+
+#[test]
+fn memory_that_came_back_by_itself_is_proof_enough() {
+    for config in both() {
+        let mut host = Host::new(config, |keeps| keeps);
+        let capacity = std::mem::replace(&mut host.capacity, 2048);
+        host.tick();
+        assert_eq!(host.proof(), Proof::None);
+        // The guest has freed 24 MiB, and returned them.
+        host.resident = |keeps| keeps.min(mib(1000));
+        host.tick();
+        assert_eq!(host.proof(), Proof::Gained);
+        host.capacity = capacity;
+        let sizes = host.sizes();
+        assert!(sizes[1] < 1000 - 16, "{sizes:?}");
+    }
 }
 
 #[test]
@@ -133,7 +150,8 @@ fn a_mechanism_that_stops_working_is_noticed_at_the_next_step() {
     // Only 24 MiB can be given.
     let mut host = Host::new(config(), |keeps| keeps.max(mib(1000)));
     let sizes = host.sizes();
-    assert_eq!((sizes.len(), sizes.last()), (3, Some(&1024)), "{sizes:?}");
+    assert_eq!(sizes[..2], [1024, 1008], "{sizes:?}");
+    assert_eq!((sizes.len(), sizes.last()), (4, Some(&1024)), "{sizes:?}");
 }
 
 #[test]

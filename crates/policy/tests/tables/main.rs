@@ -26,7 +26,7 @@ mod split;
 mod stuck;
 mod tmpfs;
 
-use common::{broken, config, deflating, id, told};
+use common::{broken, config, deflating, id, proved, told};
 use memtide_model::{
     Budget, Bytes, Class, Config, Decision, GuestReport, GuestState, Mode, Request, Snapshot, State,
 };
@@ -34,6 +34,7 @@ use memtide_policy::decide;
 
 /// Decides, and checks the plan.
 fn tick(config: &Config, state: &State, seen: &Snapshot) -> Decision {
+    let state = &proved(state, seen);
     let decision = decide(config, state, seen);
     assert_eq!(broken(config, state, seen, &decision.plan), [], "{:#?}", decision.plan);
     decision

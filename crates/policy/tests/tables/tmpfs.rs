@@ -6,7 +6,7 @@ use memtide_model::{
 };
 use memtide_policy::Violation;
 
-use super::{targets, tick, told};
+use super::{proved, targets, tick, told};
 use crate::common::{Host, OVERHEAD, Resident, broken, but, config, elastic, guest, id, mib, snapshot};
 
 const SHM: TmpfsId = TmpfsId(26);
@@ -221,7 +221,8 @@ fn the_check_knows_that_memory_is_wanted_in_a_short_tmpfs() {
     };
     let plan = Plan { actions: vec![Action::of(id("b"), Request::SetTarget(mib(400)), Reason::Release)] };
     let strict = Config { reserve: Amount::Bytes(mib(1000)), ..config() };
-    assert_eq!(broken(&strict, &State::default(), &seen(0), &plan), []);
+    let state = proved(&State::default(), &seen(0));
+    assert_eq!(broken(&strict, &state, &seen(0), &plan), []);
 }
 
 /// A tmpfs of `size` MiB that holds all guests of a host.
