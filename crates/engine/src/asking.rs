@@ -286,6 +286,7 @@ mod tests {
         GuestSeen {
             id: GuestId::new(&format!("vm-{number:04}"), 1, "boot"),
             pid: 1,
+            user: None,
             backend: Backend::new("QEMU"),
             capabilities: Capabilities::BALLOON,
             cost: Cost::of(

@@ -45,6 +45,7 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
     GuestFacts {
         name: name.to_owned(),
         pid,
+        user: Some(0),
         owner: Owner::Nobody,
         full: mib(1024),
         age: Some(Span::from_secs(3600)),
@@ -144,6 +145,7 @@ pub fn healthy() -> Facts {
         guests: vec![guest("web1", 101), guest("web2", 102)],
         instances: Vec::new(),
         left_out: 0,
+        outsiders: memtide_model::Outsiders::default(),
         no_guests: None,
         others: Vec::new(),
         slow: Vec::new(),

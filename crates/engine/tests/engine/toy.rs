@@ -87,6 +87,7 @@ impl Toy {
         GuestSeen {
             id: id.clone(),
             pid: 4242,
+            user: None,
             backend: Backend::new("QEMU"),
             capabilities: Capabilities::BALLOON,
             cost: Cost::of(

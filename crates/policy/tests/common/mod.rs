@@ -47,6 +47,7 @@ pub fn guest(name: &str, actual: u64, used: u64) -> GuestSeen {
     GuestSeen {
         id: id(name),
         pid: 1,
+        user: None,
         backend: Backend::new("QEMU"),
         capabilities: Capabilities::BALLOON,
         cost: Cost::of(

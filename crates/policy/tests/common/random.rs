@@ -349,6 +349,7 @@ impl Case {
         GuestSeen {
             id,
             pid: 1,
+            user: None,
             backend: Backend::new("QEMU"),
             capabilities: Capabilities {
                 can_be_set: appearance.rare != Rare::Owned,

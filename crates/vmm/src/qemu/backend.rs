@@ -227,6 +227,7 @@ fn found(id: &GuestId, Guest { process, held, .. }: &Guest) -> Found {
         withheld: process.withheld.clone(),
         process: Process {
             pid: process.pid,
+            user: process.user,
             ram: ram_blocks(process, full),
             devices: process.device_files.clone(),
             virtio_mem: ram::virtio_mem(&process.facts.ram),
