@@ -298,6 +298,7 @@ mod tests {
             tmpfs: None,
             withheld: None,
             told: Told {
+                claimed: false,
                 full: Bytes::from_mib(1024),
                 balloon: Reading::now(balloon),
                 hotplug: Reading::absent(Absence::Unsupported),

@@ -104,6 +104,7 @@ fn guest(index: u64, tick: u64, target: Option<Bytes>) -> GuestSeen {
         tmpfs: None,
         withheld: None,
         told: Told {
+            claimed: false,
             full,
             balloon: if deaf { Reading::absent(Absence::NoDriver) } else { Reading::now(balloon) },
             hotplug: Reading::absent(Absence::Unsupported),

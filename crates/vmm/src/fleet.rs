@@ -324,7 +324,7 @@ impl Guest {
     fn new(found: Arc<Found>) -> Self {
         let (first, longest) = ASKS_AGAIN;
         Self {
-            latest: Told::nothing(found.full, Absence::NotYet),
+            latest: Told::claimed(found.full, Absence::NotYet),
             found,
             jobs: Err(Absence::NotYet),
             asks_again: BackOff::new(first, longest),
@@ -350,12 +350,12 @@ impl Guest {
                     exit: ExitWatch::new(self.found.process.pid, self.found.id.start()).ok(),
                 };
                 self.task = Some(tasks.handle.spawn(actor.run()).abort_handle());
-                self.latest = Told::nothing(self.found.full, Absence::NotYet);
+                self.latest = Told::claimed(self.found.full, Absence::NotYet);
                 self.jobs = Ok(jobs_sender);
             }
             // A guest that is left alone needs a task only to notice its end. The next look notices it, too.
             Err(why) => {
-                self.latest = Told::nothing(self.found.full, why.clone());
+                self.latest = Told::claimed(self.found.full, why.clone());
                 self.asks_again.failed(why.clone());
                 self.jobs = Err(why);
             }

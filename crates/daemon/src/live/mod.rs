@@ -4,6 +4,7 @@
 //! memory. A guest that does not answer gives an old or absent reading; it never delays the others. `pressure` wakes the engine.
 
 mod cgroups;
+mod claims;
 mod costs;
 mod ending;
 mod nodes;
@@ -340,13 +341,16 @@ impl LiveWorld {
             cost.in_pool = Bytes::ZERO;
         }
         // Nobody has told another size than the assumed one.
-        if guest.found.process.is_of_unknown_size && guest.told.full == guest.found.full {
+        if guest.found.process.is_of_unknown_size && guest.told.claimed {
             guest.told.full = self.costs.ram_like(&guest.found.id).unwrap_or(guest.told.full);
         }
-        let tmpfs = self.costs.tmpfs_of(&guest.found.id, guest.told.full);
         // The command line is known before the mappings are read.
         let withheld = guest.found.withheld.clone().or_else(|| self.costs.withheld(&guest.found.id));
-        GuestSeen { tmpfs, withheld, ..look_of(guest, cost) }
+        let mut seen = GuestSeen { withheld, ..look_of(guest, cost) };
+        let mapped = self.costs.ram_mapped(&seen.id);
+        claims::bound(&mut seen, mapped, self.memory);
+        seen.tmpfs = self.costs.tmpfs_of(&seen.id, seen.told.full);
+        seen
     }
 }
 

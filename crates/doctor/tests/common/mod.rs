@@ -75,6 +75,7 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
         overhead_bound: None,
         informant: Informant::Monitor,
         told: Told {
+            claimed: false,
             full: mib(1024),
             balloon: Reading::now(balloon),
             hotplug: Reading::absent(Absence::Unsupported),

@@ -99,6 +99,7 @@ impl Toy {
             tmpfs: None,
             withheld: None,
             told: Told {
+                claimed: false,
                 full: FULL,
                 balloon: Reading::now(balloon),
                 hotplug: Reading::absent(Absence::Unsupported),

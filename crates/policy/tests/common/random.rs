@@ -364,6 +364,7 @@ impl Case {
             tmpfs: (self.is_in_tmpfs() && index.is_multiple_of(2)).then_some(SHM),
             withheld: None,
             told: Told {
+                claimed: false,
                 full: shape.full,
                 balloon: appearance.actual.0.read(balloon),
                 hotplug: appearance.hotplug.map_or_else(

@@ -23,6 +23,8 @@ const QEMU_OF_LIBVIRT: Vmm = Vmm::new("QEMU of libvirt");
 pub const LEAST_GROWTH: Bytes = Bytes::from_mib(16);
 /// TCG's code buffer without `tb-size`.
 const DEFAULT_CODE_BUFFER: Bytes = Bytes::from_mib(1024);
+/// The largest that TCG makes, whatever the command line names (`MAX_CODE_GEN_BUFFER_SIZE`).
+const LARGEST_CODE_BUFFER: Bytes = Bytes::from_mib(2048);
 
 /// The first and the longest wait after a connection to a configured monitor that shows no guest. Each connection takes a place in the
 /// listener's queue.
@@ -237,7 +239,9 @@ fn found(id: &GuestId, Guest { process, held, .. }: &Guest) -> Found {
             shared: shared_files(process),
             least_growth: LEAST_GROWTH,
             code_buffer: match process.facts.accel {
-                Accel::Tcg => process.facts.tb_size.unwrap_or(DEFAULT_CODE_BUFFER),
+                Accel::Tcg => {
+                    process.facts.tb_size.map_or(DEFAULT_CODE_BUFFER, |size| size.min(LARGEST_CODE_BUFFER))
+                }
                 Accel::Kvm | Accel::Other => Bytes::ZERO,
             },
         },

@@ -115,7 +115,7 @@ impl Monitor {
     #[must_use]
     pub fn new(config: MonitorConfig) -> Self {
         Self {
-            picture: Picture::new(config.memory.unwrap_or(DEFAULT_MEMORY)),
+            picture: Picture::new(config.memory),
             link: Link::new(config.paths, config.peer),
             changes: BackOff::new(CHANGES_WAIT.0, CHANGES_WAIT.1),
             stays_open: false,
