@@ -147,6 +147,7 @@ fn seen(pid: u32) -> GuestSeen {
         withheld: None,
         told: Told {
             full: mib(512),
+            claimed: false,
             balloon: Reading::now(Balloon {
                 actual: mib(512),
                 deflate_on_oom: true,

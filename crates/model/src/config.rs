@@ -293,7 +293,7 @@ pub struct Config {
     pub states: StateLines,
     /// The memory that guests keep after the daemon ends.
     pub on_exit: OnExit,
-    /// The users whose guests are guests. Whoever observes the host leaves the others out.
+    /// The users whose guests are guests. An observation of the host leaves the others out.
     #[serde(skip_serializing_if = "is_default_users", default)]
     pub users: Users,
     /// Classes by name, in the order of the configuration. `default` is always present.

@@ -121,7 +121,11 @@ mod tests {
         assert_eq!(guest.told.fence, Some(Fence::Oversized { claims: larger }));
         assert_eq!((guest.told.full, guest.cost.overhead_bound), (TOUCHED, Bytes::ZERO));
         let claimed = bounded(claims(larger, false), Some(Bytes::ZERO));
-        assert_eq!(claimed.told.fence, Some(Fence::Oversized { claims: larger }), "whoever names the size");
+        assert_eq!(
+            claimed.told.fence,
+            Some(Fence::Oversized { claims: larger }),
+            "also if only its command line names the size"
+        );
     }
 
     /// A guest at work that could use more memory, and one whose page cache is cold.

@@ -28,7 +28,7 @@ pub struct QemuProcess {
     pub id: GuestId,
     /// The process.
     pub pid: u32,
-    /// Its real user, as the kernel says. (A program with the set-user-ID bit runs as its owner, whoever started it.)
+    /// Its real user, as the kernel says. (A program with the set-user-ID bit has the rights of its owner, and the real user of its caller.)
     pub user: Option<u32>,
     /// The owner.
     pub owner: Owner,

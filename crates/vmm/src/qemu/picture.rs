@@ -21,8 +21,8 @@ use serde::de::DeserializeOwned;
 
 use super::balloon::{self, Device, VirtioStatus};
 use super::hotplug::{self, MemoryDevice, Summary};
+use super::machine::DEFAULT_MEMORY;
 use super::merge::{self, MemoryPart};
-use super::monitor::DEFAULT_MEMORY;
 use super::qmp::{Command, QmpEvent, Reply, decode};
 use super::reset::ResetWatch;
 use super::run_state::{Migration, Status};
