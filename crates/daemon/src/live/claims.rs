@@ -212,7 +212,11 @@ mod tests {
                 (with_a_code_buffer.clone(), Some(CLAIM)),
             ] {
                 let liar = bounded(liar, mapped);
-                assert_eq!(plans(commitment, &[liar.clone()]), without, "{commitment:?} beside {liar:?}");
+                assert_eq!(
+                    plans(commitment, std::slice::from_ref(&liar)),
+                    without,
+                    "{commitment:?} beside {liar:?}"
+                );
             }
         }
         // The rule is what keeps it from that.
