@@ -5,7 +5,8 @@ use std::fmt;
 use memtide_engine::{Counters, LastTick, Published};
 use memtide_model::{
     Backend, Bytes, Commitment, Fence, GuestReport, GuestSeen, HostReport, KsmParts, KsmProcess, KsmReport,
-    KsmVerdict, Mode, Moment, Names, Polling, Reading, Span, SwapCounters, TmpfsReport, UnderWay, Verdict,
+    KsmVerdict, Mode, Moment, Names, Outsiders, Polling, Reading, Span, SwapCounters, TmpfsReport, UnderWay,
+    Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +38,9 @@ pub struct Status {
     pub swap: Option<SwapCounters>,
     /// The guests, ordered by identity.
     pub guests: Vec<GuestStatus>,
+    /// Guests that are not among these, because the list `users` of the configuration does not have their users.
+    #[serde(default)]
+    pub outsiders: Outsiders,
 }
 
 /// One guest in `GET /v1/status`.
@@ -281,6 +285,7 @@ impl Status {
             host: HostReport::default(),
             swap: None,
             guests: Vec::new(),
+            outsiders: published.outsiders.clone(),
         };
         if let Some(last) = &published.last {
             status.decided_at = Some(last.seen.taken_at);
@@ -319,7 +324,8 @@ impl GuestStatus {
             },
             last_reason: reason.map(|(_, reason)| reason.to_string()),
             last_change: reason.map(|(at, _)| last.seen.taken_at.since(at)),
-            cannot_share: seen.capabilities.plugs && published.config.class_of(seen.id.name()).1.share,
+            cannot_share: seen.capabilities.plugs
+                && published.config.class_of(seen.id.name(), seen.user).1.share,
         })
     }
 }
@@ -333,7 +339,7 @@ impl GuestDetail {
         let report = last.report.guests.iter().find(|guest| names.name(&guest.id) == name)?;
         let status = GuestStatus::new((published, last), report, &names)?;
         let seen = last.seen.guests.iter().find(|guest| guest.id == status.report.id)?.clone();
-        let (_, class) = published.config.class_of(seen.id.name());
+        let (_, class) = published.config.class_of(seen.id.name(), seen.user);
         let bounds = memtide_model::Bounds::of(class, seen.told.full);
         let tmpfs = last.report.host.tmpfs.iter().find(|tmpfs| Some(tmpfs.id) == seen.tmpfs).cloned();
         Some(Self {

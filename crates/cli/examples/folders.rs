@@ -48,6 +48,8 @@ impl Folders {
         let pid = text(folder, "process").ok()?.parse().ok()?;
         let start = start_time(&Root::system(), pid).ok()?;
         let full = size(folder, "full").ok()?;
+        // Without it, memtide leaves the guest out.
+        let user = ProcFs::new(Path::new("/proc")).user(pid);
         Some(Found {
             // The start time tells a guest from the next one with its name.
             id: GuestId::new(folder.file_name()?.to_str()?, start, &self.boot),
@@ -55,7 +57,7 @@ impl Folders {
             capabilities: ABILITIES,
             full,
             withheld: None,
-            process: Process { pid, ram: vec![RamBlock::Size(full)], ..Process::default() },
+            process: Process { pid, user, ram: vec![RamBlock::Size(full)], ..Process::default() },
             is_configured: false,
         })
     }

@@ -9,7 +9,8 @@ use anyhow::Result;
 use memtide_api::view::{GuestStatus, Status};
 use memtide_api::{Client, Event};
 use memtide_model::{
-    Bytes, Commitment, HostReport, HostState, KsmVerdict, Mode, TmpfsReport, Verdict, counted,
+    Bytes, Commitment, HostReport, HostState, KsmVerdict, Mode, Outsiders, TmpfsReport, Verdict, counted,
+    printable,
 };
 
 use crate::style::Style;
@@ -71,7 +72,31 @@ pub fn render(status: &Status, style: Style) -> String {
     } else {
         table(&mut out, &status.guests, style);
     }
+    outsiders(&mut out, &status.outsiders);
     out
+}
+
+/// The guests of other users, each with the line that admits it.
+fn outsiders(out: &mut String, outsiders: &Outsiders) {
+    if outsiders.count == 0 {
+        return;
+    }
+    let (guests, belong) = if outsiders.count == 1 { ("guest", "belongs") } else { ("guests", "belong") };
+    let count = outsiders.count;
+    line(
+        out,
+        &format!(
+            "\n{count} {guests} {belong} to users outside `users` and count as other programs do; to manage them:"
+        ),
+    );
+    for outsider in &outsiders.listed {
+        let costs = outsider.footprint.map_or_else(String::new, |bytes| format!(", {bytes}"));
+        let line_of = outsider.line.as_deref().unwrap_or("its user is not known");
+        line(out, &format!("  {outsider}{costs}:  {}", printable(line_of)));
+    }
+    if outsiders.more() > 0 {
+        line(out, &format!("  and {} more", outsiders.more()));
+    }
 }
 
 fn line(out: &mut String, text: &str) {
@@ -264,7 +289,8 @@ mod tests {
     use super::*;
     use memtide_engine::Counters;
     use memtide_model::{
-        Backend, GuestId, GuestReport, HostReport, Moment, Names, Polling, Savings, Space, Span, TmpfsId,
+        Backend, GuestId, GuestReport, HostReport, Moment, Names, Outsider, Polling, Savings, Space, Span,
+        TmpfsId, Users,
     };
 
     fn guest(name: &str, used: Option<u64>, verdict: Verdict) -> GuestStatus {
@@ -306,6 +332,17 @@ mod tests {
         TmpfsReport { id: TmpfsId(u64::from(guests)), at, space, guests, binds: true, room, breach }
     }
 
+    fn outsider(name: &str, user: Option<u32>) -> Outsider {
+        Outsider {
+            name: name.to_owned(),
+            pid: 42,
+            user,
+            user_name: user.map(|_| "alice".to_owned()),
+            footprint: user.map(|_| Bytes::from_mib(4)),
+            line: user.map(|_| Users::default().line_with("alice")),
+        }
+    }
+
     #[test]
     fn the_status_is_for_people() {
         let mib = Bytes::from_mib;
@@ -342,8 +379,12 @@ mod tests {
                 guest("uml-1", Some(210), Verdict::Steady),
                 guest("a-guest-without-balloon", None, Verdict::NoBalloon(memtide_model::Absence::NoBalloon)),
             ],
+            outsiders: Outsiders {
+                listed: vec![outsider("web1", Some(1001)), outsider("\u{1b}c", None)],
+                count: 12,
+            },
         };
-        insta::assert_snapshot!(render(&status, Style::plain()), @r"
+        insta::assert_snapshot!(render(&status, Style::plain()), @r#"
         memtide 0.1.0  managing, strict, host high
         [████████████████████████████████████▒▒▒▓▓····························░░░]
         2 GiB = █ guests 1.02 GiB + ▒ torn 100 MiB + ▓ other 60 MiB + · free 746 MiB + ░ reserve 102 MiB
@@ -361,6 +402,11 @@ mod tests {
         db-1                      260 MiB  400 MiB  420 MiB of 1 GiB  210 MiB  310 MiB  shrinking             4.2 s ago: 220 MiB idle (needs 180 MiB); 64 MiB needed elsewhere
         uml-1                     260 MiB  400 MiB  420 MiB of 1 GiB  210 MiB  310 MiB  steady; cannot share  4.2 s ago: 220 MiB idle (needs 180 MiB); 64 MiB needed elsewhere
         a-guest-without-balloon   260 MiB        -  420 MiB of 1 GiB        -        -  no balloon device     -
-        ");
+
+        12 guests belong to users outside `users` and count as other programs do; to manage them:
+          web1 (process 42 of alice), 4 MiB:  users = ["system", "alice"]
+          \u{1b}c (process 42 of an unknown user):  its user is not known
+          and 10 more
+        "#);
     }
 }

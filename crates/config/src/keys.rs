@@ -2,16 +2,17 @@
 
 use std::path::PathBuf;
 
+use memtide_host::Accounts;
 use memtide_model::{
     Amount, Budget, Bytes, Class, Commitment, Config, KsmConfig, KsmMode, Limit, Mode, OnExit,
-    ParseShareError, Share, Span, StateLines,
+    ParseShareError, Share, Span, StateLines, Users,
 };
 use toml::de::DeTable;
 
 use crate::mistake::{Mistake, Quoted};
 use crate::settings::{DEFAULT_JOURNAL, LEAST_JOURNAL};
 use crate::table::{Entry, Kind, Table};
-use crate::{DEFAULT_SOCKET, GuestSettings, JournalSettings, Settings};
+use crate::{DEFAULT_SOCKET, GuestSettings, JournalSettings, Settings, users};
 
 /// All keys above the first table, and the keys of a class.
 pub fn keys() -> impl Iterator<Item = &'static str> {
@@ -31,6 +32,7 @@ const TOP_KEYS: &[&str] = &[
     "squeeze_every",
     "on_exit",
     "discover",
+    "users",
     "socket",
     "journal",
     "confine",
@@ -46,8 +48,18 @@ const KSM_CPU: [(&str, &str); 4] = [("quiet", "1%"), ("low", "5%"), ("medium", "
 /// The shortest time between two rounds of squeezes, and the longest.
 const SHORTEST_SQUEEZE: Span = Span::from_secs(60);
 const LONGEST_SQUEEZE: Span = Span::from_secs(366 * 86_400);
-const CLASS_KEYS: &[&str] =
-    &["match", "shares", "reservation", "limit", "squeeze", "cache", "cache_limit", "share", "manage"];
+const CLASS_KEYS: &[&str] = &[
+    "match",
+    "users",
+    "shares",
+    "reservation",
+    "limit",
+    "squeeze",
+    "cache",
+    "cache_limit",
+    "share",
+    "manage",
+];
 
 const BELOW_A_CLASS: (&[&str], &str) = (CLASS_KEYS, "below a class, as [class.default]");
 const ABOVE_TABLES: (&[&str], &str) = (TOP_KEYS, "above the first line that begins with \"[\"");
@@ -59,8 +71,8 @@ const JOURNAL: Kind = Kind { keys: &["dir", "max"], elsewhere: &[ABOVE_TABLES, B
 const KSM: Kind = Kind { keys: &["mode", "cpu", "worth"], elsewhere: &[ABOVE_TABLES, BELOW_A_CLASS] };
 const STATES: Kind = Kind { keys: &["soft", "hard", "low"], elsewhere: &[ABOVE_TABLES, BELOW_A_CLASS] };
 
-/// The settings in the tables of a file.
-pub(crate) fn settings(file: &DeTable<'_>) -> Result<Settings, Mistake> {
+/// The settings in the tables of a file, on a host with these accounts.
+pub(crate) fn settings(file: &DeTable<'_>, accounts: &Accounts) -> Result<Settings, Mistake> {
     let file = Table::top(file, TOP)?;
     let mut settings = Settings::default();
     let config = &mut settings.config;
@@ -81,9 +93,10 @@ pub(crate) fn settings(file: &DeTable<'_>) -> Result<Settings, Mistake> {
     config.on_exit = file.read("on_exit", config.on_exit, |key| key.one_of(&ends))?;
     config.ksm = file.read("ksm", config.ksm, |key| ksm(key, config.ksm))?;
     config.states = file.read("states", config.states, |key| states(key, config.states))?;
+    config.users = file.read("users", users::system(accounts), |key| key.users(accounts))?;
     if let Some(classes) = file.get("class") {
         for (name, class) in classes.named(A_CLASS)? {
-            config.classes.insert(name.into(), self::class(name, &class, config.budget)?);
+            config.classes.insert(name.into(), self::class(name, &class, config.budget, accounts)?);
         }
     }
     settings.journal = file.read("journal", settings.journal, journal)?;
@@ -173,7 +186,7 @@ fn ksm_cpu(key: &Entry<'_>) -> Result<Share, Mistake> {
 
 const A_CLASS: &str = "[class.NAME] with one bracket on each side before the keys of each class";
 
-fn class(name: &str, class: &Entry<'_>, budget: Budget) -> Result<Class, Mistake> {
+fn class(name: &str, class: &Entry<'_>, budget: Budget, accounts: &Accounts) -> Result<Class, Mistake> {
     let keys = class.table(A_CLASS, CLASS)?;
     let default = Class::default();
     let limit = keys.read("limit", default.limit, limit)?;
@@ -193,14 +206,10 @@ fn class(name: &str, class: &Entry<'_>, budget: Budget) -> Result<Class, Mistake
         0 => Err(key.wrong("at least 1; use manage = false to leave guests alone")),
         shares => Ok(shares),
     })?;
-    let patterns = keys.read("match", Vec::new(), |key| {
-        if name == Config::DEFAULT_CLASS {
-            return Err(key.wrong("this class takes all guests that match no other class: leave it out"));
-        }
-        key.patterns("a list of names in quotes, as in match = [\"web-*\"]")
-    })?;
+    let (patterns, users) = members(name, &keys, accounts)?;
     let read = Class {
         patterns,
+        users,
         shares,
         reservation,
         limit,
@@ -210,10 +219,37 @@ fn class(name: &str, class: &Entry<'_>, budget: Budget) -> Result<Class, Mistake
         share: keys.read("share", default.share, |key| key.switch_about("; the weight is `shares`"))?,
         manage: keys.read("manage", default.manage, Entry::switch)?,
     };
-    if read.patterns.is_empty() && name != Config::DEFAULT_CLASS {
+    if read.patterns.is_empty() && read.users.is_none() && name != Config::DEFAULT_CLASS {
         return Err(class.wrong("no guest belongs to it: name some with match = [\"web-*\"]"));
     }
     Ok(read)
+}
+
+/// The names and the users whose guests belong to the class `name`.
+fn members(
+    name: &str,
+    keys: &Table<'_>,
+    accounts: &Accounts,
+) -> Result<(Vec<String>, Option<Users>), Mistake> {
+    let of_others = |key: &Entry<'_>| match name == Config::DEFAULT_CLASS {
+        true => Err(key.wrong("this class takes all guests that match no other class: leave it out")),
+        false => Ok(()),
+    };
+    let patterns = keys.read("match", Vec::new(), |key| {
+        of_others(key)?;
+        match key.patterns("a list of names in quotes, as in match = [\"web-*\"]")? {
+            // With `users`, a class without names takes all names.
+            none if none.is_empty() && keys.get("users").is_some() => {
+                Err(key.wrong("it matches no guest: leave it out, or write names, as in [\"web-*\"]"))
+            }
+            names => Ok(names),
+        }
+    })?;
+    let users = keys.read("users", None, |key| {
+        of_others(key)?;
+        key.users(accounts).map(Some)
+    })?;
+    Ok((patterns, users))
 }
 
 fn least_cache(key: &Entry<'_>) -> Result<Amount, Mistake> {

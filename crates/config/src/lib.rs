@@ -6,7 +6,7 @@
 //!
 //! - [`Settings`]: all settings of the daemon, and [`Overrides`] of the command line;
 //! - [`ConfigError`]: the reasons for a missing configuration;
-//! - `read`: the file's bytes; `table`: keys and values of the right type; `keys`: their meaning; `mistake`: mistakes and
+//! - `read`: the file's bytes; `table`: keys and values of the right type; `keys`: their meaning; `users`: lists of users; `mistake`: mistakes and
 //!   their places;
 //! - [`changes`]: the changes of a new configuration, in a few words.
 #![forbid(unsafe_code)]
@@ -18,6 +18,7 @@ mod mistake;
 mod read;
 mod settings;
 mod table;
+mod users;
 mod words;
 
 pub use error::ConfigError;

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use memtide_host::{Accounts, Root};
 use toml::de::DeTable;
 
 use crate::mistake::Mistake;
-use crate::{ConfigError, DEFAULT_PATH, DEFAULT_SOCKET, Settings, keys, read};
+use crate::{ConfigError, DEFAULT_PATH, DEFAULT_SOCKET, Settings, keys, read, users};
 
 impl Settings {
     /// The settings of the file `path`. `None` means the default file, or the defaults if that file does not exist.
@@ -16,11 +17,11 @@ impl Settings {
         let named = path.is_some();
         let path = path.unwrap_or(Path::new(DEFAULT_PATH));
         match read::bytes(path) {
-            Ok(bytes) => Self::parse(path, &bytes),
+            Ok(bytes) => Self::parse_with(path, &bytes, &Accounts::read(&Root::system())),
             Err(ConfigError::Read { source, .. })
                 if source.kind() == std::io::ErrorKind::NotFound && !named =>
             {
-                Ok(Self::default())
+                Ok(Self::of_this_host())
             }
             Err(error) => Err(error),
         }
@@ -51,16 +52,32 @@ impl Settings {
         in_spite_of_mistakes(path, |file| file.get(name).is_some())
     }
 
-    /// The settings in `bytes`; errors name `path`.
+    /// The defaults on this host: its accounts tell who the word `system` means.
+    #[must_use]
+    pub fn of_this_host() -> Self {
+        let mut settings = Self::default();
+        settings.config.users = users::system(&Accounts::read(&Root::system()));
+        settings
+    }
+
+    /// The settings in `bytes`, on a host without accounts; errors name `path`.
     ///
     /// # Errors
     /// If the bytes have a mistake.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self, ConfigError> {
+        Self::parse_with(path, bytes, &Accounts::default())
+    }
+
+    /// The settings in `bytes`, on a host with these accounts; errors name `path`.
+    ///
+    /// # Errors
+    /// If the bytes have a mistake.
+    pub fn parse_with(path: &Path, bytes: &[u8], accounts: &Accounts) -> Result<Self, ConfigError> {
         let parse_error =
             |(line, column, message)| ConfigError::Parse { path: path.to_owned(), line, column, message };
         let text = read::text(bytes).map_err(parse_error)?;
         let file = DeTable::parse(text).map_err(|error| Mistake::of_toml(text, &error));
-        let settings = file.and_then(|file| keys::settings(file.get_ref()));
+        let settings = file.and_then(|file| keys::settings(file.get_ref(), accounts));
         settings.map_err(|mistake| parse_error(mistake.explain(text)))
     }
 }

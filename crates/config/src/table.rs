@@ -6,10 +6,13 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use memtide_host::Accounts;
+use memtide_model::Users;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use crate::mistake::{Mistake, Quoted, key, meant, short};
+use crate::users;
 
 /// The longest text that is read as a size or a share.
 const LONGEST_AMOUNT: usize = 40;
@@ -197,6 +200,25 @@ impl<'t> Entry<'t> {
             }
         };
         list.iter().map(pattern).collect()
+    }
+
+    /// A list of users: see [`crate::users`].
+    pub(crate) fn users(&self, accounts: &Accounts) -> Result<Users, Mistake> {
+        let wanted = format!("a list of users in quotes, as in {} = [\"system\", \"alice\"]", self.name());
+        let list = self.value.get_ref().as_array().ok_or_else(|| self.found(self.value, &wanted))?;
+        if list.is_empty() {
+            return Err(self.wrong("no guest has one of these users: write some, as in [\"system\"]"));
+        }
+        let (mut words, mut ranges) = (Vec::new(), Vec::new());
+        for value in list.iter() {
+            let word = value.get_ref().as_str().ok_or_else(|| self.found(value, &wanted))?;
+            let meant = users::of_word(word, accounts);
+            ranges.extend(
+                meant.map_err(|why| Mistake::new(value.span().start, format!("{}: {why}", self.path)))?,
+            );
+            words.push(word.to_owned());
+        }
+        Ok(Users::new(words, ranges))
     }
 
     /// The absolute path of a file.

@@ -43,6 +43,7 @@ pub fn changes(old: &Config, new: &Config) -> Option<String> {
         ("ksm", old.ksm != new.ksm, ksm(new)),
         ("on_exit", old.on_exit != new.on_exit, on_exit(new).to_owned()),
         ("states", old.states != new.states, states(new)),
+        ("users", old.users != new.users, new.users.to_string()),
     ];
     let differing = keys.into_iter().filter(|(_, differs, _)| *differs);
     let mut said: Vec<String> = differing.map(|(key, _, value)| format!("{key} {value}")).collect();

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use memtide_config::{Overrides, Settings};
+use memtide_host::Accounts;
 use memtide_model::{Budget, Bytes, Mode};
 
 fn parse(text: &str) -> Result<Settings, String> {
@@ -50,7 +51,7 @@ fn the_example_classes_and_guests_of_the_installed_file_are_understood() {
         .map(|line| format!("{line}\n"))
         .collect();
     let settings = parse(&example).unwrap();
-    assert_eq!(settings.config.class_of("db-1").0.as_ref(), "database");
+    assert_eq!(settings.config.class_of("db-1", None).0.as_ref(), "database");
     assert_eq!(settings.guests[0].name, "web1");
 }
 
@@ -69,7 +70,7 @@ fn classes_and_guests_are_read() {
     "#;
     let settings = parse(text).unwrap();
     assert_eq!(settings.config.budget, Budget::Size(Bytes::from_mib(2048)));
-    assert_eq!(settings.config.class_of("db-1").1.shares, 4000);
+    assert_eq!(settings.config.class_of("db-1", None).1.shares, 4000);
     assert_eq!(settings.guests[0].qmp, Path::new("/run/vm/web1.qmp"));
 }
 
@@ -77,8 +78,87 @@ fn classes_and_guests_are_read() {
 fn a_guest_belongs_to_the_class_that_stands_first_in_the_file() {
     let text = "[class.web]\nmatch = [\"*-1\"]\n[class.all]\nmatch = [\"*\"]";
     let settings = parse(text).unwrap();
-    assert_eq!(settings.config.class_of("db-1").0.as_ref(), "web");
-    assert_eq!(settings.config.class_of("db-2").0.as_ref(), "all");
+    assert_eq!(settings.config.class_of("db-1", None).0.as_ref(), "web");
+    assert_eq!(settings.config.class_of("db-2", None).0.as_ref(), "all");
+}
+
+/// A host with the users alice and bob, and a group that alice is in.
+fn on_a_host(text: &str) -> Result<Settings, String> {
+    let passwd = "root:x:0:0::/root:\nalice:x:1001:1001::/:\nbob:x:1002:1002::/:\n";
+    let accounts = Accounts::parse(passwd, "vm:x:900:alice\nmemtide:x:990:bob\n");
+    Settings::parse_with(Path::new("m.toml"), text.as_bytes(), &accounts).map_err(|error| error.to_string())
+}
+
+#[test]
+fn users_are_names_numbers_ranges_and_groups() {
+    let has = |text: &str, user| on_a_host(text).unwrap().config.users.have(Some(user));
+    for (text, inside, outside) in [
+        ("", &[0, 33, 999, 1002][..], &[1000, 1001, 100_000][..]),
+        ("users = [\"system\"]", &[0, 999, 1002], &[1001]),
+        ("users = [\"system\", \"alice\"]", &[0, 999, 1001, 1002], &[1000]),
+        ("users = [\"alice\"]", &[1001], &[0, 999, 1002]),
+        ("users = [\"@vm\", \"root\"]", &[0, 1001], &[1, 1002]),
+        ("users = [\"5000\", \"100000-165535\"]", &[5000, 100_000, 165_535], &[0, 5001, 165_536]),
+    ] {
+        for user in inside {
+            assert!(has(text, *user), "{text}: {user}");
+        }
+        for user in outside {
+            assert!(!has(text, *user), "{text}: {user}");
+        }
+    }
+}
+
+#[test]
+fn users_that_are_none_are_told_with_their_place() {
+    for (text, message) in [
+        (
+            "users = [\"system\", \"alcie\"]",
+            "1:20: users: /etc/passwd has no user \"alcie\": correct it, or write the user's number",
+        ),
+        (
+            "users = [\"@kvm\"]",
+            "1:10: users: /etc/group has no group \"kvm\": correct it, or write its members",
+        ),
+        ("users = [\"9-5\"]", "1:10: users: \"9-5\" ends before it begins: write 5-9"),
+        ("users = [\"4294967295\"]", "1:10: users: \"4294967295\" is no number up to 4294967294"),
+        ("users = [\"1-2-3\"]", "1:10: users: \"1-2-3\" is no number"),
+        ("users = [\"1-+3\"]", "1:10: users: \"1-+3\" is no number"),
+        (
+            "users = [1001]",
+            "1:10: users: found the number 1001: write a list of users in quotes, as in users",
+        ),
+        ("users = \"system\"", "1:9: users: found the text \"system\": write a list of users in quotes"),
+        ("users = []", "1:9: users: no guest has one of these users"),
+        ("[class.a]\nusers = [\"carol\"]", "2:10: class.a.users: /etc/passwd has no user \"carol\""),
+        ("[class.default]\nusers = [\"alice\"]", "2:9: class.default.users: this class takes all guests"),
+        (
+            "[class.a]\nmatch = []\nusers = [\"alice\"]",
+            "2:9: class.a.match: it matches no guest: leave it out",
+        ),
+    ] {
+        let error = on_a_host(text).unwrap_err();
+        assert!(error.starts_with(&format!("m.toml:{message}")), "{error}");
+    }
+}
+
+#[test]
+fn a_class_with_users_takes_their_guests() {
+    let text = "[class.tenants]\nmatch = [\"web-*\"]\nusers = [\"alice\"]\n[class.bobs]\nusers = [\"bob\"]\n";
+    let config = on_a_host(text).unwrap().config;
+    let class = |name, user| config.class_of(name, Some(user)).0.as_ref();
+    assert_eq!(
+        [class("web-1", 1001), class("db-1", 1001), class("db-1", 1002), class("web-1", 0)],
+        ["tenants", "default", "bobs", "default"]
+    );
+}
+
+#[test]
+fn the_users_of_a_new_configuration_are_taken_at_a_reload_and_told() {
+    let (old, new) = (on_a_host("").unwrap(), on_a_host("users = [\"system\", \"alice\"]").unwrap());
+    assert!(old.fixed_keys_changed(&new).is_empty());
+    let told = memtide_config::changes(&old.config, &new.config);
+    assert_eq!(told.as_deref(), Some("users system alice"));
 }
 
 #[test]
@@ -219,10 +299,7 @@ fn only_a_near_key_is_suggested_and_else_all_that_there_are() {
             "2:9: class.db.share: found the number 5: write true or false without quotes, as in share = true; the weight is `shares`",
         ),
         ("\n[class.db]\nshards = 5", "3:1: unknown key `class.db.shards`: did you mean `shares`?"),
-        (
-            "[class.db]\nmax = \"5G\"",
-            "2:1: unknown key `class.db.max`: known here: match, shares, reservation, ",
-        ),
+        ("[class.db]\nmax = \"5G\"", "2:1: unknown key `class.db.max`: known here: match, users, shares, "),
         ("journal = { path = \"/a\" }", "1:13: unknown key `journal.path`: known here: dir, max"),
         ("shares = 5", "1:1: unknown key `shares`: write it below a class, as [class.default]"),
         (

@@ -63,6 +63,10 @@ fn host(registry: &mut Registry, status: &Status) {
     let warnings: Gauge = Gauge::default();
     warnings.set(i64::try_from(status.warnings.len()).unwrap_or(i64::MAX));
     registry.register("warnings", "Number of warnings in the status", warnings);
+    let outsiders: Gauge = Gauge::default();
+    outsiders.set(i64::try_from(status.outsiders.count).unwrap_or(i64::MAX));
+    let help = "Number of guests that are left out because of their users";
+    registry.register("outsiders", help, outsiders);
     let state: Gauge = Gauge::default();
     state.set(match host.state {
         HostState::High => 0,

@@ -265,6 +265,7 @@ mod tests {
             let guest = GuestSeen {
                 id: self.id.clone(),
                 pid: 7,
+                user: None,
                 backend: Backend::new("slow"),
                 capabilities: Capabilities::BALLOON,
                 cost: Cost::of(cost, Bytes::ZERO, Bytes::from_mib(60), &Absence::Unsupported),

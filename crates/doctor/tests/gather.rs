@@ -12,7 +12,7 @@ use memtide_doctor::facts::{Daemon, Facts, Informant, OtherKind, SocketTrouble, 
 use memtide_doctor::{Question, Severity, diagnose, gather};
 use memtide_model::{
     Absence, Backend, Balloon, Bytes, Capabilities, Cost, GuestId, GuestSeen, GuestStats, Mode, Polling,
-    Reading, Span, Told,
+    Reading, Span, Told, Users,
 };
 use memtide_vmm::qemu::ConfiguredGuest;
 use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
@@ -139,6 +139,7 @@ fn seen(pid: u32) -> GuestSeen {
     GuestSeen {
         id: GuestId::new("web", 100, "b0071d"),
         pid,
+        user: None,
         backend: Backend::new("QEMU"),
         capabilities: Capabilities::BALLOON,
         cost: Cost::of(Reading::now(mib(300)), Bytes::ZERO, mib(30), &Absence::Unsupported),
@@ -146,6 +147,7 @@ fn seen(pid: u32) -> GuestSeen {
         withheld: None,
         told: Told {
             full: mib(512),
+            claimed: false,
             balloon: Reading::now(Balloon {
                 actual: mib(512),
                 deflate_on_oom: true,
@@ -191,6 +193,28 @@ fn guests_of_the_configuration_are_matched_by_their_socket() {
     assert_eq!(facts.unmatched[0].name, "db");
     let facts = look(Question { discover: vec!["db-*".to_owned()], ..tree.question() });
     assert_eq!((facts.guests.len(), facts.left_out), (0, 1));
+}
+
+#[test]
+fn a_guest_of_another_user_is_not_asked_and_is_told_with_the_line_that_admits_it() {
+    let (tree, stand_in) = one_guest();
+    let pid = 41;
+    tree.file(&format!("proc/{pid}/status"), "Name:\tq\nUid:\t1001\t1001\t1001\t1001\n");
+    tree.file("etc/passwd", "alice:x:1001:1001::/:\n");
+    let facts = look(tree.question());
+    assert_eq!((facts.guests.len(), facts.left_out, stand_in.connections()), (0, 0, 0));
+    assert_eq!((rules(&facts), facts.outsiders.count), (vec!["users.outside"], 1));
+    let finding = &diagnose(&facts)[0];
+    assert!(finding.fact.contains("(process 41 of alice) belongs to a user outside"), "{}", finding.fact);
+    assert_eq!(finding.fixes[0].lines, ["users = [\"system\", \"alice\"]"]);
+    // The operator has named it, or it is of a user of the list.
+    let configured = vec![ConfiguredGuest { name: "shop".to_owned(), qmp: tree.path().join("web.qmp") }];
+    let facts = look(Question { configured, ..tree.question() });
+    assert_eq!((facts.guests.len(), facts.outsiders.count), (1, 0));
+    let mut question = tree.question();
+    question.config.users = Users::new(Vec::new(), vec![(1001, 1001)]);
+    let facts = look(question);
+    assert_eq!((facts.guests.len(), facts.guests[0].user), (1, Some(1001)));
 }
 
 #[test]

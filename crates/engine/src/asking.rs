@@ -286,6 +286,7 @@ mod tests {
         GuestSeen {
             id: GuestId::new(&format!("vm-{number:04}"), 1, "boot"),
             pid: 1,
+            user: None,
             backend: Backend::new("QEMU"),
             capabilities: Capabilities::BALLOON,
             cost: Cost::of(
@@ -297,6 +298,7 @@ mod tests {
             tmpfs: None,
             withheld: None,
             told: Told {
+                claimed: false,
                 full: Bytes::from_mib(1024),
                 balloon: Reading::now(balloon),
                 hotplug: Reading::absent(Absence::Unsupported),

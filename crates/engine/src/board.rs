@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use memtide_model::{Answer, Config, Plan, Refusal, Report, Snapshot, Span, State};
+use memtide_model::{Answer, Config, Outsiders, Plan, Refusal, Report, Snapshot, Span, State};
 use serde::{Deserialize, Serialize};
 
 /// Everything about the engine after its last tick.
@@ -18,6 +18,9 @@ pub struct Published {
     pub counters: Counters,
     /// Warnings for the operator: a journal that cannot be written, an action that was refused.
     pub warnings: Vec<String>,
+    /// The guests that only their users keep out.
+    #[serde(default)]
+    pub outsiders: Outsiders,
     /// The last tick; `None` before the first.
     pub last: Option<LastTick>,
 }
@@ -78,7 +81,13 @@ impl Board {
     /// A board before the first tick, with the active configuration.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        let published = Published { config, counters: Counters::default(), warnings: Vec::new(), last: None };
+        let published = Published {
+            config,
+            counters: Counters::default(),
+            warnings: Vec::new(),
+            outsiders: Outsiders::default(),
+            last: None,
+        };
         Self { shown: Arc::new(RwLock::new(Arc::new(published))), listeners: Arc::default() }
     }
 

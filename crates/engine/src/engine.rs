@@ -291,7 +291,7 @@ impl<W: World> Engine<W> {
         let Some(last) = &published.last else { return };
         let names = last.seen.names();
         for guest in &last.seen.guests {
-            let (_, class) = self.decider.config.class_of(guest.id.name());
+            let (_, class) = self.decider.config.class_of(guest.id.name(), guest.user);
             let Some(remembered) = self.decider.state.guests.get(&guest.id) else { continue };
             let is_held = remembered.hold.is_some_and(|hold| hold.keeps != Keeps::Limit);
             if !class.manage || guest.told.fence.is_some() || is_held {
@@ -357,6 +357,7 @@ impl<W: World> Engine<W> {
             refused.map(|refusal| format!("a change was refused, its guest stays as it is: {}", refusal.why)),
         );
         let (config, counters) = (self.decider.config.clone(), self.counters);
-        self.board.publish(Published { config, counters, warnings, last: Some(last) });
+        let outsiders = self.world.outsiders();
+        self.board.publish(Published { config, counters, warnings, outsiders, last: Some(last) });
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use memtide_model::{Absence, Action, Bytes, Config, GuestId, Moment, Snapshot, Told};
+use memtide_model::{Absence, Action, Bytes, Config, GuestId, Moment, Outsiders, Snapshot, Told};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::Asking;
@@ -36,6 +36,11 @@ pub trait World {
     /// Facts that an operator should know now, one line each: the status shows them.
     fn warnings(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// The guests that only their users keep out, as of the last observation.
+    fn outsiders(&self) -> Outsiders {
+        Outsiders::default()
     }
 
     /// The guests that were last observed before they were killed, as far as that is known; each once.

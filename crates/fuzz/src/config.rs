@@ -49,7 +49,7 @@ fn keeps_its_rules(settings: &Settings) {
     assert!(!settings.discover.is_empty());
     assert!(settings.guests.iter().all(|guest| guest.qmp.is_absolute()));
     for name in ["", "web-1", "db-1", "*", "a?b*c"] {
-        let _ = settings.config.class_of(name);
+        let _ = settings.config.class_of(name, Some(0));
     }
     survives_json(&settings.config);
 }

@@ -18,8 +18,10 @@
 //! | a NUMA node | [`space_of_node`], [`bound_to`] |
 //! | torn huge pages, split | [`split()`] |
 //! | all of it as the ledger's host | [`HostSensor`] |
+//! | users and groups by name | [`Accounts`] |
 #![forbid(unsafe_code)]
 
+mod accounts;
 mod arc;
 mod capacity;
 mod cgroup;
@@ -47,6 +49,7 @@ mod trigger;
 mod vmstat;
 mod within;
 
+pub use accounts::Accounts;
 pub use capacity::{GuestCost, HostSensor};
 pub use cgroup::reclaim::{ReclaimError, can_reclaim, reclaim};
 pub use cgroup::{

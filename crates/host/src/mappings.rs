@@ -94,6 +94,8 @@ pub struct Mappings {
     pub code_buffer: CodeBuffer,
     /// The size of all large mappings that a guest can touch: its RAM, if nobody tells which of them are RAM.
     pub ram_like: Bytes,
+    /// The size of all mappings that are guest RAM or look like it: the most that the guest can have, whatever its VMM was told to make.
+    pub ram_mapped: Bytes,
     /// Guest RAM made of pages of hugetlbfs.
     pub ram_huge: Bytes,
     /// Why guest RAM that is given brings the host nothing, or hurts others.
@@ -141,6 +143,9 @@ impl Mappings {
             let absent = mapping.size().saturating_sub(mapping.resident);
             if looks_like_ram {
                 add(&mut seen.ram_like, mapping.size());
+            }
+            if is_ram || looks_like_ram {
+                add(&mut seen.ram_mapped, mapping.size());
             }
             if is_ram || (looks_like_ram && !is_found) {
                 seen.withheld = seen.withheld.take().or_else(|| withheld(mapping));

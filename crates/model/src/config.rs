@@ -8,7 +8,7 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{Bytes, KsmConfig, KsmMode, ParseBytesError, Share, Span};
+use crate::{Bytes, KsmConfig, KsmMode, ParseBytesError, Share, Span, Users};
 
 /// Whether memtide may act.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -204,8 +204,12 @@ impl Default for StateLines {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Class {
     /// Patterns of guest names: `*` matches any text, `?` matches one character. A guest belongs to the first class (in
-    /// the order of the configuration) with a matching pattern, otherwise to `default`.
+    /// the order of the configuration) with a matching pattern, otherwise to `default`. A class with users and without patterns takes all
+    /// names.
     pub patterns: Vec<String>,
+    /// It takes only guests of these users; `None`: of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub users: Option<Users>,
     /// The weight when memory is scarce; at least 1.
     pub shares: u32,
     /// Guaranteed memory.
@@ -239,6 +243,7 @@ impl Default for Class {
     fn default() -> Self {
         Self {
             patterns: Vec::new(),
+            users: None,
             shares: 1000,
             reservation: Bytes::ZERO,
             limit: Limit::Max,
@@ -247,6 +252,17 @@ impl Default for Class {
             cache_limit: None,
             share: false,
             manage: true,
+        }
+    }
+}
+
+impl Class {
+    /// Whether the guest `name` of this user belongs to it, unless an earlier class takes the guest.
+    fn takes(&self, name: &str, user: Option<u32>) -> bool {
+        let is_named = self.patterns.iter().any(|pattern| name_matches(pattern, name));
+        match &self.users {
+            Some(users) => (is_named || self.patterns.is_empty()) && users.have(user),
+            None => is_named,
         }
     }
 }
@@ -277,6 +293,9 @@ pub struct Config {
     pub states: StateLines,
     /// The memory that guests keep after the daemon ends.
     pub on_exit: OnExit,
+    /// The users whose guests are guests. An observation of the host leaves the others out.
+    #[serde(skip_serializing_if = "is_default_users", default)]
+    pub users: Users,
     /// Classes by name, in the order of the configuration. `default` is always present.
     #[serde(deserialize_with = "checked_classes")]
     pub classes: IndexMap<Arc<str>, Class>,
@@ -290,6 +309,10 @@ fn default_growth_prior() -> Share {
 /// Journals leave out what nobody has changed.
 fn is_default(ksm: &KsmConfig) -> bool {
     *ksm == KsmConfig::default()
+}
+
+fn is_default_users(users: &Users) -> bool {
+    *users == Users::default()
 }
 
 /// Reads classes from a journal. Anybody may have written it, so everything that decisions rely on is checked.
@@ -323,15 +346,15 @@ impl Config {
     /// The smallest reserve of a whole host.
     pub const LEAST_HOST_RESERVE: Bytes = Bytes::from_mib(256);
 
-    /// The class of the guest `name`, with the name of the class.
+    /// The class of the guest `name` of this user, with the name of the class.
     ///
     /// # Panics
     /// If the class `default` was removed; that is a mistake of the caller.
     #[must_use]
-    pub fn class_of(&self, name: &str) -> (&Arc<str>, &Class) {
+    pub fn class_of(&self, name: &str, user: Option<u32>) -> (&Arc<str>, &Class) {
         self.classes
             .iter()
-            .find(|(_, class)| class.patterns.iter().any(|pattern| name_matches(pattern, name)))
+            .find(|(_, class)| class.takes(name, user))
             .or_else(|| self.classes.get_key_value(Self::DEFAULT_CLASS))
             .expect("the class `default` is always there")
     }
@@ -367,6 +390,7 @@ impl Default for Config {
             ksm: KsmConfig::default(),
             states: StateLines::default(),
             on_exit: OnExit::Keep,
+            users: Users::default(),
             classes: IndexMap::from([(Self::DEFAULT_CLASS.into(), Class::default())]),
         }
     }
@@ -518,7 +542,29 @@ mod tests {
             ("web-1-2", "default"),
             ("", "default"),
         ] {
-            assert_eq!(config.class_of(guest).0.as_ref(), expected, "{guest}");
+            assert_eq!(config.class_of(guest, None).0.as_ref(), expected, "{guest}");
+        }
+    }
+
+    #[test]
+    fn a_class_with_users_takes_only_their_guests() {
+        let mut config = Config::default();
+        let of = |patterns: &[&str], range| Class {
+            patterns: patterns.iter().map(|&pattern| pattern.to_owned()).collect(),
+            users: Some(Users::new(Vec::new(), vec![range])),
+            ..Class::default()
+        };
+        config.classes.insert("tenants".into(), of(&["web-*"], (100_000, 165_535)));
+        config.classes.insert("alice".into(), of(&[], (1001, 1001)));
+        for (guest, user, expected) in [
+            ("web-1", Some(100_000), "tenants"),
+            ("db-1", Some(100_000), "default"),
+            ("web-1", Some(1001), "alice"),
+            ("db-1", Some(1001), "alice"),
+            ("web-1", Some(0), "default"),
+            ("web-1", None, "default"),
+        ] {
+            assert_eq!(config.class_of(guest, user).0.as_ref(), expected, "{guest} of {user:?}");
         }
     }
 

@@ -8,6 +8,7 @@
 //! - [`Reading`]: a measurement that is fresh, stale or absent, and says so;
 //! - [`Hold`], [`Order`]: guests that memtide leaves alone, and the operator's orders;
 //! - [`Request`], [`Subject`], [`UnderWay`]: what memtide asks of a mechanism, and what becomes of it;
+//! - [`Users`]: whose guests count as guests; [`Outsiders`]: the guests of others;
 //! - [`Tmpfs`]: a file system in memory that bounds the guests whose memory it holds;
 //! - [`Config`], [`Snapshot`], [`State`]: the three inputs of a decision; [`Witness`]: the check's own record;
 //! - [`Decision`], [`Plan`], [`Action`], [`Reason`], [`Report`]: the result of a decision;
@@ -40,6 +41,7 @@ mod time;
 mod tmpfs;
 mod told;
 mod units;
+mod users;
 mod withheld;
 mod witness;
 
@@ -80,5 +82,6 @@ pub use told::{Balloon, Fence, Hotplug, Polling, Told};
 pub use units::{
     Bytes, MIB, PAGE_4K, PageSize, Pages, ParseBytesError, ParseShareError, Share, ShareAboveAll,
 };
+pub use users::{Outsider, Outsiders, Users};
 pub use withheld::Withheld;
 pub use witness::{Witness, Witnessed};

@@ -11,6 +11,9 @@ use crate::{Absence, Agent, Bytes, GuestStats, Reading, Span};
 pub struct Told {
     /// Memory that the guest keeps with an empty balloon: memory at start plus memory plugged since.
     pub full: Bytes,
+    /// Nobody has proved `full`: no VMM has told it on a proved socket yet.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub claimed: bool,
     /// The balloon. `actual` includes the memory that virtio-mem has plugged.
     pub balloon: Reading<Balloon>,
     /// All virtio-mem devices together; absent if there is none.
@@ -79,6 +82,13 @@ pub enum Fence {
         /// The process of the other memtide.
         pid: u32,
     },
+    /// Its VMM answers, but does not tell its size.
+    Unproved,
+    /// It would be larger than the machine, so nothing that it tells is believed.
+    Oversized {
+        /// The size, or the most that its VMM could use beyond it.
+        claims: Bytes,
+    },
 }
 
 /// For people: the guest's present situation.
@@ -89,6 +99,10 @@ impl fmt::Display for Fence {
             Self::Migrating => f.write_str("migrating"),
             Self::Snapshot => f.write_str("snapshot under way"),
             Self::Another { pid } => write!(f, "another memtide (process {pid}) manages it"),
+            Self::Unproved => f.write_str("its VMM does not tell its size"),
+            Self::Oversized { claims } => {
+                write!(f, "claims {claims}, more than this machine has; counts at what it uses")
+            }
         }
     }
 }
@@ -108,6 +122,7 @@ impl Told {
     pub fn nothing(full: Bytes, why: Absence) -> Self {
         Self {
             full,
+            claimed: false,
             balloon: Reading::absent(why.clone()),
             hotplug: Reading::absent(why.clone()),
             stats: Reading::absent(why),
@@ -117,6 +132,12 @@ impl Told {
             reset: false,
             fence: None,
         }
+    }
+
+    /// The same, of `full` bytes as its start names them.
+    #[must_use]
+    pub fn claimed(full: Bytes, why: Absence) -> Self {
+        Self { claimed: true, ..Self::nothing(full, why) }
     }
 
     /// The same answers after `by`, if nobody asked again.

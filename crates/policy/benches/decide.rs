@@ -97,12 +97,14 @@ fn guest(index: u64, tick: u64, target: Option<Bytes>) -> GuestSeen {
     GuestSeen {
         id: GuestId::new(&format!("{kind}-{index:05}"), 1000 + index, "0d3a8b1e-5f0c-4b57-9d5e-6c1f2a7b9e44"),
         pid: 1,
+        user: None,
         backend: Backend::new("QEMU"),
         capabilities: Capabilities::BALLOON,
         cost: Cost::of(Reading::now(used.saturating_add(cache)), Bytes::ZERO, mib(64), &Absence::Unsupported),
         tmpfs: None,
         withheld: None,
         told: Told {
+            claimed: false,
             full,
             balloon: if deaf { Reading::absent(Absence::NoDriver) } else { Reading::now(balloon) },
             hotplug: Reading::absent(Absence::Unsupported),

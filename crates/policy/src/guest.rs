@@ -78,7 +78,7 @@ impl<'a> Guest<'a> {
         blank: &'a GuestState,
         now: Moment,
     ) -> Self {
-        let (class_name, class) = config.class_of(seen.id.name());
+        let (class_name, class) = config.class_of(seen.id.name(), seen.user);
         let first_seen = before.map_or(now, |before| before.first_seen);
         let before = before.unwrap_or(blank);
         let gain = gain::judge(before, seen, now);

@@ -40,7 +40,7 @@ fn targets(plan: &Plan) -> BTreeMap<GuestId, Bytes> {
 
 /// Whether a guest's size follows from the water-fill.
 fn takes_part(config: &Config, after: &State, seen: &Snapshot, guest: &GuestSeen) -> bool {
-    let (_, class) = config.class_of(guest.id.name());
+    let (_, class) = config.class_of(guest.id.name(), guest.user);
     let stuck = after.guests.get(&guest.id).and_then(|guest| guest.stuck.until);
     let is_vain = |state: &GuestState| matches!(state.gain.proof, Proof::Vain { .. });
     class.manage
@@ -55,7 +55,7 @@ fn takes_part(config: &Config, after: &State, seen: &Snapshot, guest: &GuestSeen
 
 /// The bounds of its class, and at least 32 MiB besides the plugged memory.
 fn bounds(config: &Config, guest: &GuestSeen) -> Bounds {
-    let of_class = Bounds::of(config.class_of(guest.id.name()).1, guest.told.full);
+    let of_class = Bounds::of(config.class_of(guest.id.name(), guest.user).1, guest.told.full);
     let plugged = guest.told.hotplug.latest().map_or(Bytes::ZERO, |hotplug| hotplug.plugged);
     let least = plugged.saturating_add(Bytes::from_mib(32)).min(guest.told.full);
     Bounds::new(of_class.reservation().max(least), of_class.limit().max(least)).unwrap()
@@ -113,7 +113,7 @@ proptest! {
         // The guest has a class of its own, so that no other guest's shares change.
         let mut alone = case.config.clone();
         let name = case.name(index);
-        let mut class = alone.class_of(&name).1.clone();
+        let mut class = alone.class_of(&name, None).1.clone();
         class.patterns = vec![name];
         alone.classes.insert("alone".into(), class.clone());
         let mut richer = alone.clone();
@@ -354,7 +354,7 @@ fn for_guests(report: &Report) -> Bytes {
 
 /// A bid for everything that the guest may have.
 fn equal_need(config: &Config, guest: &GuestSeen) -> Bid {
-    let (_, class) = config.class_of(guest.id.name());
+    let (_, class) = config.class_of(guest.id.name(), guest.user);
     let bounds = bounds(config, guest);
     let limit = if knows(guest) { bounds.limit() } else { bounds.limit().min(guest.actual()) };
     let least = bounds.reservation().min(limit);

@@ -156,9 +156,31 @@ impl Recorded {
             tmpfs: self.tmpfs.map(|(size, _)| size),
             ..HostSpec::default()
         };
-        let config = Config { budget: Budget::Size(self.capacity), ..self.config.unwrap_or_default() };
-        Some(Setup { lasts, seed, host, guests: guests.collect(), faults: Vec::new(), config })
+        let guests = guests.collect();
+        let mut config = Config { budget: Budget::Size(self.capacity), ..self.config.unwrap_or_default() };
+        name_guests(&mut config, self.guests.iter().map(|(id, life)| (names.name(id), &life.seen)));
+        Some(Setup { lasts, seed, host, guests, faults: Vec::new(), config })
     }
+}
+
+/// Guests of a setup have no users: each class with users names its recorded guests instead.
+fn name_guests<'a>(config: &mut Config, guests: impl Iterator<Item = (String, &'a GuestSeen)>) {
+    if config.classes.values().all(|class| class.users.is_none()) {
+        return;
+    }
+    let mut members: BTreeMap<Arc<str>, Vec<String>> = BTreeMap::new();
+    for (name, seen) in guests {
+        let class = Arc::clone(config.class_of(seen.id.name(), seen.user).0);
+        members.entry(class).or_default().push(name);
+    }
+    // Each guest has the class that it had, whatever the patterns of an earlier class match.
+    config.classes.retain(|name, class| {
+        if name.as_ref() == Config::DEFAULT_CLASS {
+            return true;
+        }
+        (class.patterns, class.users) = (members.remove(name).unwrap_or_default(), None);
+        !class.patterns.is_empty()
+    });
 }
 
 impl Life {

@@ -135,7 +135,8 @@ impl Measures {
     /// Measures of a run that has not started.
     #[must_use]
     pub fn new(setup: &Setup) -> Self {
-        let shares = setup.guests.iter().map(|plan| u64::from(setup.config.class_of(&plan.name).1.shares));
+        let shares =
+            setup.guests.iter().map(|plan| u64::from(setup.config.class_of(&plan.name, None).1.shares));
         Self {
             guests: vec![GuestMeasures::default(); setup.guests.len()],
             host: HostMeasures::default(),

@@ -223,6 +223,7 @@ impl Resident {
         Some(GuestSeen {
             id: self.id.clone(),
             pid: 1_000,
+            user: None,
             backend: Backend::new("simulated"),
             capabilities: Capabilities::BALLOON,
             cost: Cost {

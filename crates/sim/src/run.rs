@@ -247,7 +247,7 @@ fn follow(machine: &mut Machine, setup: &Setup, rule: Rule, progress: &mut dyn F
 fn inputs(machine: &Machine, setup: &Setup) -> Vec<(GuestInput, Bytes)> {
     let present = machine.guests.iter().filter_map(|resident| Some((resident, resident.guest.as_ref()?)));
     let input = |(resident, guest): (&crate::resident::Resident, &memtide_guest::Guest)| {
-        let (_, class) = setup.config.class_of(&resident.plan.name);
+        let (_, class) = setup.config.class_of(&resident.plan.name, None);
         let (stats, full) = (guest.stats(), guest.spec().memory);
         let driver = guest.has_driver();
         let input = GuestInput {

@@ -46,6 +46,13 @@ fn absurd_numbers_are_told() {
 }
 
 #[test]
+fn a_class_with_users_is_told_that_guests_of_a_scenario_have_none() {
+    let class = "[memtide.class.a]\nmatch = [\"a\"]\nusers = [\"alice\"]\n[[guest]]\nname = \"a\"";
+    let told = Scenario::parse(class).unwrap_err().to_string();
+    assert!(told.contains("unknown key `users`: guests of a scenario have no users"), "{told}");
+}
+
+#[test]
 fn a_fault_that_cannot_repeat_is_told() {
     let message = |keys: &str| with_fault(keys).unwrap_err().to_string();
     assert_eq!(

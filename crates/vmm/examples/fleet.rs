@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use memtide_model::{Bytes, Request, Span};
 use memtide_vmm::qemu::{ConfiguredGuest, Qemu};
-use memtide_vmm::{Fleet, Wish};
+use memtide_vmm::{Admitted, Fleet, Wish};
 
 const DEADLINE: Duration = Duration::from_millis(800);
 
@@ -26,7 +26,7 @@ fn main() {
     std::thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
     let begun = Instant::now();
     let (wake, woken) = std::sync::mpsc::channel();
-    let mut fleet = Fleet::start(handle, vec![Box::new(qemu)], vec!["*".to_owned()], move |reason| {
+    let mut fleet = Fleet::start(handle, vec![Box::new(qemu)], Admitted::named(&["*"]), move |reason| {
         println!("{:7.3} woken: {reason:?}", begun.elapsed().as_secs_f64());
         let _ = wake.send(());
     });

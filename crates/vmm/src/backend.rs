@@ -99,6 +99,8 @@ pub struct Found {
 pub struct Process {
     /// Its number.
     pub pid: u32,
+    /// Its real user, as the kernel says; `None` if it did not. A guest without a known user is only shown if the configuration names it.
+    pub user: Option<u32>,
     /// The pieces of guest RAM.
     pub ram: Vec<RamBlock>,
     /// The files with memory of other devices.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use memtide_model::{Absence, Bytes, GuestId, Reading, Request};
 use tokio::sync::oneshot;
 
-use crate::{Backend, Control, DiscoverError, Fleet, Found, Seen, Wish};
+use crate::{Admitted, Backend, Control, DiscoverError, Fleet, Found, Seen, Wish};
 
 /// The size of each guest with an empty balloon.
 pub const FULL: Bytes = Bytes::from_mib(512);
@@ -96,7 +96,7 @@ impl Host {
         let handle = runtime.handle().clone();
         let (end, ended) = oneshot::channel::<()>();
         std::thread::spawn(move || runtime.block_on(ended));
-        Self { fleet: Fleet::start(handle, vec![backend], vec!["*".to_owned()], |_| {}), _end: end }
+        Self { fleet: Fleet::start(handle, vec![backend], Admitted::named(&["*"]), |_| {}), _end: end }
     }
 
     fn observe(&mut self, deadline: Duration) -> Vec<Seen> {

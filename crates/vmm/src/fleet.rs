@@ -13,12 +13,13 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use memtide_model::{Absence, GuestId, Request, Span, Told};
+use memtide_model::{Absence, GuestId, Outsiders, Request, Span, Told};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 
 use crate::actor::{Actor, Job, Made, Observed, Wake, WakeReason};
+use crate::admitted::Admitted;
 use crate::back_off::BackOff;
 use crate::backend::{Backend, Control, Found, Wish};
 use crate::exit::ExitWatch;
@@ -49,6 +50,9 @@ pub struct Fleet {
     handle: Handle,
     looks: Looks,
     warnings: Vec<String>,
+    outsiders: Outsiders,
+    /// The guests to show, if that has changed since the last look was ordered.
+    admits: Option<Admitted>,
     wake: Wake,
     guests: BTreeMap<GuestId, Guest>,
     results: mpsc::Receiver<Observed>,
@@ -90,13 +94,13 @@ impl Drop for Guest {
 }
 
 impl Fleet {
-    /// A fleet whose tasks run on `handle`. It shows only guests whose names match one of the patterns `admitted`, and configured guests. `wake` is
+    /// A fleet whose tasks run on `handle`. It shows only guests that are `admitted`, and configured guests. `wake` is
     /// called on the runtime's thread and must not block.
     #[must_use]
     pub fn start(
         handle: Handle,
         backends: Vec<Box<dyn Backend>>,
-        admitted: Vec<String>,
+        admitted: Admitted,
         wake: impl Fn(WakeReason) + Send + Sync + 'static,
     ) -> Self {
         let news = Arc::<Mutex<News>>::default();
@@ -106,6 +110,8 @@ impl Fleet {
             handle,
             looks: Looks::start(backends, admitted),
             warnings: Vec::new(),
+            outsiders: Outsiders::default(),
+            admits: None,
             wake: Arc::new(move |reason| {
                 match &reason {
                     WakeReason::Vanished { guest } => lock(&noticed).ended.insert(guest.clone()),
@@ -225,6 +231,17 @@ impl Fleet {
         &self.warnings
     }
 
+    /// The guests that only their users keep out, as of the last look.
+    #[must_use]
+    pub const fn outsiders(&self) -> &Outsiders {
+        &self.outsiders
+    }
+
+    /// Shows these guests from the next look on. It forgets those that are not among them any more; they keep their memory.
+    pub fn admit(&mut self, admitted: Admitted) {
+        self.admits = Some(admitted);
+    }
+
     fn send(&self, id: &GuestId, job: Job) -> Result<(), Absence> {
         let jobs = self.guests.get(id).ok_or(Absence::Gone)?.jobs.as_ref().map_err(Clone::clone)?;
         jobs.send(job).map_err(|_| Absence::Timeout)
@@ -248,7 +265,8 @@ impl Fleet {
         if let Some(looked) = self.looks.result_within(Duration::ZERO) {
             self.take_look(looked);
         }
-        if self.looks.are_under_way() || (self.ended.is_empty() && !is_due(self.looked_at)) {
+        let is_due = self.admits.is_some() || !self.ended.is_empty() || is_due(self.looked_at);
+        if self.looks.are_under_way() || !is_due {
             return;
         }
         let at_most = if self.looked_at.is_none() { FIRST_LOOK_WITHIN } else { LOOK_WITHIN };
@@ -257,7 +275,7 @@ impl Fleet {
         let asks_again = |guest: &Guest| guest.jobs.is_err() && guest.asks_again.is_over();
         let without_control = self.guests.values().filter(|guest| asks_again(guest));
         let without_control = without_control.map(|guest| guest.found.id.clone()).collect();
-        self.looks.order(Order { ended, without_control });
+        self.looks.order(Order { ended, without_control, admitted: self.admits.take() });
         if let Some(looked) = self.looks.result_within(at_most) {
             self.take_look(looked);
         }
@@ -266,7 +284,8 @@ impl Fleet {
     /// Begins to watch new guests, and forgets those that are gone.
     fn take_look(&mut self, Looked { guests, controls, warnings }: Looked) {
         self.warnings = warnings;
-        if let Some(guests) = guests {
+        if let Some((guests, outsiders)) = guests {
+            self.outsiders = outsiders;
             let there: BTreeSet<&GuestId> = guests.iter().map(|found| &found.id).collect();
             self.guests.retain(|id, _| there.contains(id));
             for found in guests {
@@ -305,7 +324,7 @@ impl Guest {
     fn new(found: Arc<Found>) -> Self {
         let (first, longest) = ASKS_AGAIN;
         Self {
-            latest: Told::nothing(found.full, Absence::NotYet),
+            latest: Told::claimed(found.full, Absence::NotYet),
             found,
             jobs: Err(Absence::NotYet),
             asks_again: BackOff::new(first, longest),
@@ -331,12 +350,12 @@ impl Guest {
                     exit: ExitWatch::new(self.found.process.pid, self.found.id.start()).ok(),
                 };
                 self.task = Some(tasks.handle.spawn(actor.run()).abort_handle());
-                self.latest = Told::nothing(self.found.full, Absence::NotYet);
+                self.latest = Told::claimed(self.found.full, Absence::NotYet);
                 self.jobs = Ok(jobs_sender);
             }
             // A guest that is left alone needs a task only to notice its end. The next look notices it, too.
             Err(why) => {
-                self.latest = Told::nothing(self.found.full, why.clone());
+                self.latest = Told::claimed(self.found.full, why.clone());
                 self.asks_again.failed(why.clone());
                 self.jobs = Err(why);
             }

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod actor;
+mod admitted;
 mod agent;
 mod back_off;
 mod backend;
@@ -28,6 +29,7 @@ pub mod stand_in;
 pub mod uml;
 
 pub use actor::WakeReason;
+pub use admitted::Admitted;
 pub use agent::AgentLink;
 pub use backend::{Backend, Control, DiscoverError, Found, Later, Process, Wish};
 pub use fleet::{Fleet, Seen};

@@ -10,8 +10,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memtide_model::{Absence, GuestId, name_matches};
+use memtide_model::{Absence, GuestId, Outsiders};
 
+use crate::admitted::{self, Admitted, Place};
 use crate::backend::{Backend, Control, Found};
 
 /// An order to look.
@@ -21,6 +22,8 @@ pub(crate) struct Order {
     pub(crate) ended: bool,
     /// The guests whose backends could not make a control.
     pub(crate) without_control: Vec<GuestId>,
+    /// The guests to show from now on, if that has changed.
+    pub(crate) admitted: Option<Admitted>,
 }
 
 /// The control of a guest, or why its backend leaves it alone.
@@ -29,8 +32,8 @@ pub(crate) type Made = (GuestId, Result<Box<dyn Control>, Absence>);
 /// The result of a look.
 #[derive(Default)]
 pub(crate) struct Looked {
-    /// All guests that are to be shown, each once; `None` if nothing has changed since the last look.
-    pub(crate) guests: Option<Vec<Arc<Found>>>,
+    /// All guests that are to be shown, each once, and those of other users; `None` if nothing has changed since the last look.
+    pub(crate) guests: Option<(Vec<Arc<Found>>, Outsiders)>,
     /// The controls of new guests and of those that had none, or why there is still none.
     pub(crate) controls: Vec<Made>,
     /// Everything that is wrong with the backends' configuration, one line each.
@@ -46,8 +49,8 @@ pub(crate) struct Looks {
 }
 
 impl Looks {
-    /// Starts the thread. Only guests whose names match one of the patterns `admitted`, and configured ones, are shown.
-    pub(crate) fn start(backends: Vec<Box<dyn Backend>>, admitted: Vec<String>) -> Self {
+    /// Starts the thread. Only guests that are `admitted`, and configured ones, are shown.
+    pub(crate) fn start(backends: Vec<Box<dyn Backend>>, admitted: Admitted) -> Self {
         let (orders, given) = channel();
         let (results, looked) = channel();
         let kinds = backends.into_iter().map(|backend| Kind { backend, found: Vec::new() }).collect();
@@ -97,7 +100,7 @@ struct Kind {
 
 struct Looker {
     kinds: Vec<Kind>,
-    admitted: Vec<String>,
+    admitted: Admitted,
     /// The guests of the last look.
     shown: BTreeSet<GuestId>,
 }
@@ -105,14 +108,15 @@ struct Looker {
 impl Looker {
     fn follow(mut self, orders: &Receiver<Order>, results: &Sender<Looked>) {
         for order in orders {
-            if results.send(self.look(&order)).is_err() {
+            if results.send(self.look(order)).is_err() {
                 return;
             }
         }
     }
 
-    fn look(&mut self, order: &Order) -> Looked {
-        let mut changed = false;
+    fn look(&mut self, order: Order) -> Looked {
+        let mut changed = order.admitted.is_some();
+        self.admitted = order.admitted.unwrap_or_else(|| std::mem::take(&mut self.admitted));
         for Kind { backend, found } in &mut self.kinds {
             match backend.discover(order.ended) {
                 Ok(Some(now)) => (*found, changed) = (now, true),
@@ -134,14 +138,12 @@ impl Looker {
     }
 
     /// All guests that are to be shown. If two backends find the same guest, the first one has it. Makes the controls of those that are new.
-    fn show(&mut self, controls: &mut Vec<Made>) -> Vec<Arc<Found>> {
+    fn show(&mut self, controls: &mut Vec<Made>) -> (Vec<Arc<Found>>, Outsiders) {
         let mut shown = BTreeSet::new();
         let mut guests = Vec::new();
         for Kind { backend, found } in &mut self.kinds {
             for found in found.iter() {
-                let matches = |pattern: &String| name_matches(pattern, found.id.name());
-                let is_shown = found.is_configured || self.admitted.iter().any(matches);
-                if is_shown && shown.insert(found.id.clone()) {
+                if self.admitted.place_of(found) == Place::Shown && shown.insert(found.id.clone()) {
                     if !self.shown.contains(&found.id) {
                         controls.push((found.id.clone(), backend.control(&found.id)));
                     }
@@ -150,6 +152,8 @@ impl Looker {
             }
         }
         self.shown = shown;
-        guests
+        let all = self.kinds.iter().flat_map(|kind| &kind.found);
+        let outside = all.filter(|found| self.admitted.place_of(found) == Place::Outside);
+        (guests, admitted::outsiders(outside))
     }
 }

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{Process, Tree, wait_until};
-use memtide_model::{Absence, Bytes, Capabilities, GuestId, Polling, Reading, Request, Span};
+use memtide_model::{Absence, Bytes, Capabilities, GuestId, Polling, Reading, Request, Span, Users};
 use memtide_vmm::qemu::{ConfiguredGuest, Qemu};
 use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
-use memtide_vmm::{Backend, Control, DiscoverError, Fleet, Found, Seen, WakeReason, Wish};
+use memtide_vmm::{Admitted, Backend, Control, DiscoverError, Fleet, Found, Seen, WakeReason, Wish};
 use serde_json::json;
 
 /// The deadline for things that should work: long, because the machine may be busy.
@@ -58,7 +58,7 @@ impl Host {
             .iter()
             .map(|(name, qmp)| ConfiguredGuest { name: (*name).to_owned(), qmp: qmp.clone() });
         let qemu = Qemu::new(self.tree.root(), configured);
-        Fleet::start(self.handle.clone(), vec![Box::new(qemu)], vec!["*".to_owned()], move |reason| {
+        Fleet::start(self.handle.clone(), vec![Box::new(qemu)], Admitted::named(&["*"]), move |reason| {
             woken.lock().expect("no panic elsewhere").push(reason);
         })
     }
@@ -287,6 +287,36 @@ fn guests_come_and_go() {
     wait_until("a is gone", || observe(&mut fleet, PLENTY).iter().all(|seen| seen.found.id.name() == "b"));
 }
 
+#[test]
+fn a_guest_of_another_user_is_listed_and_never_connected_to() {
+    let host = Host::new();
+    let _ours = host.guest(100, "ours", Behaviour::Honest);
+    let theirs = host.guest(101, "theirs", Behaviour::Honest);
+    let named_by_operator = host.guest(102, "theirs-too", Behaviour::Honest);
+    let configured = ConfiguredGuest { name: "named".to_owned(), qmp: host.socket("theirs-too") };
+    for (pid, user) in [(100, 0), (101, 1001), (102, 1001)] {
+        host.tree.owned_by(pid, user);
+    }
+    let qemu = Qemu::new(host.tree.root(), [configured]);
+    let of_system = Admitted { users: Some(Users::default()), ..Admitted::named(&["*"]) };
+    let mut fleet = Fleet::start(host.handle.clone(), vec![Box::new(qemu)], of_system.clone(), |_| {});
+    let seen = observe(&mut fleet, PLENTY);
+    let users: Vec<_> = seen.iter().map(|seen| (seen.found.id.name(), seen.found.process.user)).collect();
+    assert_eq!(users, [("named", Some(1001)), ("ours", Some(0))], "the configuration names one of theirs");
+    let outsiders = fleet.outsiders().clone();
+    let listed: Vec<_> = outsiders.listed.iter().map(|one| (one.name.as_str(), one.pid, one.user)).collect();
+    assert_eq!((listed, outsiders.count), (vec![("theirs", 101, Some(1001))], 1));
+    assert_eq!((theirs.connections(), named_by_operator.connections() > 0), (0, true));
+    // The operator adds the user, and takes the line back.
+    fleet.admit(Admitted { users: Some(Users::new(Vec::new(), vec![(0, 1001)])), ..of_system.clone() });
+    wait_until("it is admitted", || observe(&mut fleet, PLENTY).len() == 3);
+    assert_eq!(fleet.outsiders().count, 0);
+    wait_until("it answers", || actual(named(&observe(&mut fleet, PLENTY), "theirs")) == Some(512));
+    fleet.admit(of_system);
+    wait_until("it is outside again", || observe(&mut fleet, PLENTY).len() == 2);
+    assert_eq!(fleet.outsiders().count, 1);
+}
+
 /// A backend that finds one more guest at each look, and whose looks hang as long as its gate is shut.
 struct Slow {
     gate: Arc<Mutex<()>>,
@@ -319,7 +349,7 @@ fn a_look_for_guests_that_hangs_holds_nobody_up() {
     let host = Host::new();
     let gate = Arc::<Mutex<()>>::default();
     let slow = Slow { gate: Arc::clone(&gate), found: Vec::new() };
-    let mut fleet = Fleet::start(host.handle.clone(), vec![Box::new(slow)], vec!["*".to_owned()], |_| {});
+    let mut fleet = Fleet::start(host.handle.clone(), vec![Box::new(slow)], Admitted::named(&["*"]), |_| {});
     let count = |fleet: &mut Fleet| observe(fleet, Duration::ZERO).len();
     wait_until("the first look", || count(&mut fleet) > 0);
     let shut = gate.lock().expect("no panic elsewhere");

@@ -73,6 +73,17 @@ async fn a_poll_reads_what_the_guest_keeps() {
 }
 
 #[tokio::test(flavor = "current_thread")]
+async fn a_size_is_a_claim_until_the_vmm_has_answered() {
+    let fixture = stand_in(Machine::new(2048));
+    let mut monitor = monitor(&fixture, Use::Brief);
+    assert!(monitor.view().claimed);
+    let told = poll(&mut monitor).await;
+    assert_eq!((told.full, told.claimed), (Bytes::from_mib(2048), false));
+    fixture.stand_in.behave(Behaviour::NoGreeting);
+    assert!(!poll(&mut monitor).await.claimed, "it was told once");
+}
+
+#[tokio::test(flavor = "current_thread")]
 async fn what_seldom_changes_is_asked_once() {
     let fixture = stand_in(Machine::new(512));
     let mut monitor = monitor(&fixture, Use::Dedicated);
@@ -232,7 +243,7 @@ async fn each_misbehaviour_has_its_absence() {
             fixture.stand_in.behave(behaviour);
             let told = monitor(&fixture, use_as).poll(READ, within).await;
             assert_eq!(told.balloon, Reading::absent(absence.clone()), "{behaviour:?} {use_as:?}");
-            assert_eq!(told.full, Bytes::from_mib(512));
+            assert_eq!((told.full, told.claimed), (Bytes::from_mib(512), true), "{behaviour:?} {use_as:?}");
         }
     }
 }

@@ -11,7 +11,7 @@ use common::Tree;
 use memtide_model::{Absence, Bytes, Fence, Request};
 use memtide_vmm::uml::Uml;
 use memtide_vmm::uml::stand_in::{Machine, Manners, StandIn};
-use memtide_vmm::{Fleet, Seen, Wish};
+use memtide_vmm::{Admitted, Fleet, Seen, Wish};
 
 const FULL: Bytes = Bytes::from_mib(512);
 const DEADLINE: Duration = Duration::from_millis(300);
@@ -44,7 +44,7 @@ impl Host {
         let (end, ended) = tokio::sync::oneshot::channel::<()>();
         std::thread::spawn(move || runtime.block_on(ended));
         let backend = Uml::new(tree.root(), directory.path().join("replies"));
-        let fleet = Fleet::start(handle, vec![Box::new(backend)], vec!["*".to_owned()], |_| {});
+        let fleet = Fleet::start(handle, vec![Box::new(backend)], Admitted::named(&["*"]), |_| {});
         Self { fleet, consoles, directory, tree, _end: end }
     }
 

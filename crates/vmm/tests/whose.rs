@@ -16,7 +16,7 @@ use common::wait_until;
 use memtide_model::Absence;
 use memtide_testing::{Mortal, skipped};
 use memtide_vmm::qemu::{ConfiguredGuest, Qemu};
-use memtide_vmm::{Backend, Fleet, Wish};
+use memtide_vmm::{Admitted, Backend, Fleet, Wish};
 
 const PROC: &str = "/proc";
 
@@ -49,7 +49,7 @@ impl Watch {
         let (end, ended) = tokio::sync::oneshot::channel::<()>();
         std::thread::spawn(move || runtime.block_on(ended));
         let qemu = Qemu::new(Path::new(PROC), []);
-        let fleet = Fleet::start(handle, vec![Box::new(qemu)], vec![name.to_owned()], |_| {});
+        let fleet = Fleet::start(handle, vec![Box::new(qemu)], Admitted::named(&[name]), |_| {});
         Self { fleet, name: name.to_owned(), _end: end }
     }
 

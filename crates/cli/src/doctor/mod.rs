@@ -99,7 +99,7 @@ fn settings(file: Option<&Path>) -> Result<(Settings, Option<Trouble>)> {
             Trouble::Refused(error.to_string())
         }
     };
-    Ok((Settings::default(), Some(trouble)))
+    Ok((Settings::of_this_host(), Some(trouble)))
 }
 
 /// The knowledge of the daemon at `socket`, if one answers.

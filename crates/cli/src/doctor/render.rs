@@ -170,10 +170,11 @@ fn guests(facts: &Facts) -> String {
 }
 
 fn left_out(facts: &Facts) -> String {
-    match facts.left_out {
-        0 => String::new(),
-        count => format!(" ({count} left out by `discover`)"),
-    }
+    let by_name = (facts.left_out, "left out by `discover`");
+    let by_user = (facts.outsiders.count, "left out by `users`");
+    let left_out = [by_name, by_user].into_iter().filter(|(count, _)| *count > 0);
+    let left_out: Vec<String> = left_out.map(|(count, how)| format!("{count} {how}")).collect();
+    if left_out.is_empty() { String::new() } else { format!(" ({})", left_out.join(", ")) }
 }
 
 fn daemon(facts: &Facts) -> String {

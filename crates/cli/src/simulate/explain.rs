@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use memtide_api::history::History;
 use memtide_api::view::GuestDetail;
 use memtide_engine::{Counters, Published};
-use memtide_model::{Span, printable};
+use memtide_model::{Outsiders, Span, printable};
 use memtide_sim::setup::BEGINS;
 use memtide_sim::words::seconds;
 use memtide_sim::{Explained, Manager, Options, Outcome, Setup, known_as};
@@ -70,6 +70,7 @@ fn explained(explained: &Explained, name: &str) -> Option<(String, Span)> {
         config: explained.config.clone(),
         counters: Counters::default(),
         warnings: Vec::new(),
+        outsiders: Outsiders::default(),
         last: Some(explained.tick.clone()),
     };
     let detail = GuestDetail::find(&published, &history, known_as(name).name())?;

@@ -36,8 +36,8 @@ const KEPT: u64 = 1 << 1 | 1 << 19;
 const CROWD: usize = 40;
 /// The budget is less than the guests' worst-case cost, so there is work to do.
 const MANAGING: &str = "mode = \"manage\"\nbudget = \"6 GiB\"\ndiscover = [\"confined-*\"]";
-/// The same for nobody's test.
-const MANAGING_FEW: &str = "mode = \"manage\"\nbudget = \"700 MiB\"\ndiscover = [\"few-*\"]";
+/// The same for nobody's test. Root's guest, whose mappings and monitor are closed, counts at its footprint: the own one alone exceeds the budget.
+const MANAGING_FEW: &str = "mode = \"manage\"\nbudget = \"240 MiB\"\ndiscover = [\"few-*\"]";
 
 fn main() -> ExitCode {
     if let Some(directory) = std::env::var_os(WORK).filter(|_| !process::is_stand_in()) {

@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 use common::{Daemon, MIB, memtide, play_or_run};
 use memtide_api::view::GuestStatus;
-use memtide_model::{Absence, Bytes};
+use memtide_host::{Meminfo, Root};
+use memtide_model::{Absence, Bytes, Polling};
 use memtide_testing::trial;
 use memtide_vmm::stand_in::process::{Actor, Stage};
 use memtide_vmm::stand_in::{AgentBehaviour, Behaviour, ESCAPES, News, Workload};
@@ -47,6 +48,8 @@ fn main() -> ExitCode {
         vec![
             trial("one_of_each_kind_costs_little_delays_nobody_and_draws_nothing", one_of_each_kind),
             trial("agents_of_each_kind_cost_little_delay_nobody_and_gain_nothing", agents_of_each_kind),
+            trial("a_claim_of_900_gib_by_a_small_process_counts_at_what_it_uses", claims_of_900_gib),
+            trial("a_guest_outside_users_is_listed_with_the_line_that_admits_it", outside_users),
             trial("crowds_of_long_lines_and_answers_cost_no_more_memory_than_a_few", || {
                 at_once(
                     || a_crowd("long lines", |setting, name| setting.guest(name, 64, Behaviour::LongLine)),
@@ -92,9 +95,14 @@ impl Setting {
 
     /// A daemon whose budget keeps honest guests below their full size, both alone and beside the hostile ones.
     fn daemon(&self) -> Daemon {
+        self.daemon_with("")
+    }
+
+    /// The same with more lines in its configuration.
+    fn daemon_with(&self, lines: &str) -> Daemon {
         let (names, journal) = (&self.name, self.journal());
         let configuration = format!(
-            "mode = \"manage\"\nbudget = \"3600 MiB\"\ndiscover = [\"{names}-*\"]\njournal = {{ dir = {journal:?} }}"
+            "{lines}mode = \"manage\"\nbudget = \"3600 MiB\"\ndiscover = [\"{names}-*\"]\njournal = {{ dir = {journal:?} }}"
         );
         Daemon::start(memtide(), self.directory.path(), &configuration, &[])
     }
@@ -196,6 +204,66 @@ fn one_of_each_kind() {
     let log = assert_harmless(war, &hostile);
     let failures = log.lines().filter(|line| line.contains("WARN failed")).count();
     assert!(failures < MOST_FAILURES_SAID, "{failures} lines of failures: {log}");
+}
+
+fn claims_of_900_gib() {
+    // More than any machine that runs this test.
+    let memory = Meminfo::read(&Root::system()).unwrap().total;
+    let claim = Bytes::from_mib(900 << 10).max(memory.mul_div(2, 1));
+    for commitment in ["strict", "elastic"] {
+        let setting = Setting::new(commitment);
+        let daemon = setting.daemon_with(&format!("commitment = {commitment:?}\n"));
+        let _honest: Vec<Actor> =
+            (0..HONEST).map(|n| setting.guest(&format!("honest-{n}"), 1024, Behaviour::Honest)).collect();
+        daemon.until("all honest guests have told their use", |status| {
+            status.guests.iter().filter(|guest| guest.report.used.is_some()).count() == HONEST
+        });
+        let liar = |name: &str, behaviour| setting.guest(name, claim.whole_mib(), behaviour);
+        let _liars = [liar("answers", Behaviour::Honest), liar("silent", Behaviour::SilentAfterGreeting)];
+        daemon.until("the claims are shown", |status| {
+            let claims = |guest: &&GuestStatus| guest.state.contains("more than this machine has");
+            status.guests.iter().filter(claims).count() == 2
+        });
+        let ticks = daemon.status().counters.ticks;
+        daemon.until("more decisions", |status| status.counters.ticks > ticks + 10);
+        let status = daemon.status();
+        let (liars, honest): (Vec<&GuestStatus>, Vec<&GuestStatus>) =
+            status.guests.iter().partition(|guest| guest.report.full != Bytes::from_mib(1024));
+        assert_eq!((liars.len(), honest.len()), (2, HONEST));
+        for GuestStatus { name, report, .. } in liars {
+            let costs = report.footprint.unwrap();
+            assert_eq!((report.reach, report.target), (costs, None), "{name}");
+        }
+        let promised = Bytes::sum(honest.iter().map(|guest| guest.report.reach));
+        assert!(status.host.reach < promised.saturating_add(Bytes::from_mib(200)), "{:#?}", status.host);
+        assert_eq!((status.host.breach, status.host.unmet), (Bytes::ZERO, Bytes::ZERO), "{:#?}", status.host);
+    }
+}
+
+fn outside_users() {
+    let setting = Setting::new("outside");
+    // The stand-ins run as the user of this test.
+    let users = "users = [\"65534\"]";
+    let daemon = setting.daemon_with(&format!("{users}\n"));
+    let mut guest = setting.guest("theirs", 64, Behaviour::Honest);
+    daemon.until("it is listed", |status| status.outsiders.count == 1);
+    let status = daemon.status();
+    assert_eq!(status.guests.len(), 0);
+    let outsider = &status.outsiders.listed[0];
+    let (user, line) = (Some(rustix::process::getuid().as_raw()), outsider.line.clone().unwrap());
+    assert_eq!((outsider.name.as_str(), outsider.pid, outsider.user), (guest.name(), guest.pid(), user));
+    assert!(outsider.footprint.is_some_and(|footprint| !footprint.is_zero()), "{outsider:?}");
+    let shown = daemon.ask(&["status"]);
+    assert!(shown.contains(guest.name()) && shown.contains(&line), "{shown}");
+    guest.count().unwrap();
+    match setting.stage.hear_of(guest.name(), Instant::now() + Duration::from_secs(20)).unwrap() {
+        Some(News::Counted { connections, .. }) => assert_eq!(connections, 0),
+        other => panic!("{other:?}"),
+    }
+    // The line admits it, without a restart.
+    daemon.reconfigure(users, &line);
+    daemon.until("it is admitted", |status| status.guests.len() == 1 && status.outsiders.count == 0);
+    daemon.until("it answers", |status| status.guests[0].polling != Polling::Unknown);
 }
 
 fn agents_of_each_kind() {

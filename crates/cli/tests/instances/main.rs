@@ -155,20 +155,21 @@ fn beside_hostile() {
     let hostile: Vec<Mortal> = HOSTILE.iter().map(|(name, _)| setting.instance(name, SMALL, name)).collect();
     // It is never found, and discovery does not wait for it.
     let _pipe = setting.instance(PIPE, SMALL, PIPE);
-    let daemon = setting.daemon(memtide(), 900);
+    // Those that prove nothing count at what they use: the honest one alone exceeds this budget.
+    let daemon = setting.daemon(memtide(), 480);
     daemon.until("all are seen and the honest instance is managed", |status| {
         status.guests.len() == 1 + hostile.len() && setting.is_managed(status)
     });
     let honest = format!("{}-honest", setting.name);
     for _ in 0..ROUNDS {
-        daemon.reconfigure("900 MiB", "2000 MiB");
+        daemon.reconfigure("480 MiB", "2000 MiB");
         daemon.ask(&["release", &honest]);
         daemon.until("it has all its memory again", |status| {
             let guest = setting.named(status, "honest").unwrap();
             assert!(guest.report.used.is_some(), "its statistics stay fresh: {guest:#?}");
             guest.report.actual >= Bytes::from_mib(HONEST - 8)
         });
-        daemon.reconfigure("2000 MiB", "900 MiB");
+        daemon.reconfigure("2000 MiB", "480 MiB");
         daemon.ask(&["resume", &honest]);
         daemon.until("its memory was taken again", |status| {
             assert!(setting.named(status, "honest").unwrap().report.used.is_some(), "{status:#?}");
@@ -182,7 +183,9 @@ fn beside_hostile() {
     }
     for name in ["hangs", "mixes", "version", "garbage", "half"] {
         let guest = setting.named(&status, name).unwrap();
-        assert_eq!((guest.report.used, guest.report.actual), (None, Bytes::from_mib(SMALL)), "{guest:#?}");
+        // No answer proves its size, and it has mapped no memory for it.
+        assert_eq!(guest.report.used, None, "{guest:#?}");
+        assert!(guest.report.actual < Bytes::from_mib(SMALL / 2), "{guest:#?}");
     }
     let resident = daemon.most_resident();
     assert!(resident < MOST_RESIDENT, "{resident} KiB resident");

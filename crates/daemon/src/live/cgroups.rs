@@ -216,6 +216,7 @@ mod tests {
             GuestSeen {
                 id: GuestId::new(name, u64::from(pid), "boot"),
                 pid,
+                user: None,
                 backend: Backend::new("toy"),
                 capabilities: Capabilities::BALLOON,
                 cost: Cost { swapped: Reading::now(Bytes::ZERO), ..cost },

@@ -72,6 +72,8 @@ struct Process {
     withheld: Option<Withheld>,
     /// What it has mapped that looks like RAM.
     ram_like: Bytes,
+    /// What it has mapped that can be the guest's RAM; `None` if its mappings were never read.
+    ram_mapped: Option<Bytes>,
     /// The size of the guest when the mappings were last read.
     full: Bytes,
     /// What it cost when that was read last.
@@ -128,6 +130,11 @@ impl Costs {
     /// The size of a guest whose VMM has not told it: what looks like RAM in its process.
     pub(super) fn ram_like(&self, id: &GuestId) -> Option<Bytes> {
         self.processes.get(id).map(|process| process.ram_like).filter(|bytes| !bytes.is_zero())
+    }
+
+    /// The memory that the process has mapped and that can be the guest's RAM; `None` if its mappings were never read.
+    pub(super) fn ram_mapped(&self, id: &GuestId) -> Option<Bytes> {
+        self.processes.get(id)?.ram_mapped
     }
 
     /// Why memory that the guest gives is not the host's, as far as the kernel shows.
@@ -280,6 +287,7 @@ impl Process {
             in_pool: Bytes::ZERO,
             withheld: None,
             ram_like: Bytes::ZERO,
+            ram_mapped: None,
             full: found.full,
             weighed: Reading::absent(Absence::NotYet),
             weighed_at: now,
@@ -389,7 +397,7 @@ impl Process {
                     false => Reading::unsupported(),
                 };
                 self.in_pool = mappings.ram_huge;
-                self.ram_like = mappings.ram_like;
+                (self.ram_like, self.ram_mapped) = (mappings.ram_like, Some(mappings.ram_mapped));
                 let full = self.full.max(self.ram_like);
                 self.withheld = mappings.withheld.or_else(|| locked.withheld(full));
                 self.reader.set_program(mappings.program_resident);
@@ -452,6 +460,7 @@ mod tests {
             in_pool: Bytes::ZERO,
             withheld: None,
             ram_like: Bytes::ZERO,
+            ram_mapped: None,
             full: Bytes::ZERO,
             weighed: Reading::absent(Absence::NotYet),
             weighed_at: at(0),

@@ -4,9 +4,11 @@
 //! memory. A guest that does not answer gives an old or absent reading; it never delays the others. `pressure` wakes the engine.
 
 mod cgroups;
+mod claims;
 mod costs;
 mod ending;
 mod nodes;
+mod outsiders;
 mod pressure;
 mod survey;
 
@@ -21,9 +23,9 @@ use memtide_host::{
 };
 use memtide_model::{
     Absence, Action, Answer, Budget, Bytes, Config, Cost, Fence, GuestId, GuestSeen, HostSeen, KsmMode,
-    KsmSeen, Missed, Mode, Moment, Reading, Request, Snapshot, State, Told, WallClock,
+    KsmSeen, Missed, Mode, Moment, Outsiders, Reading, Request, Snapshot, State, Told, WallClock,
 };
-use memtide_vmm::{Backend, Fleet, Seen, Wish};
+use memtide_vmm::{Admitted, Backend, Fleet, Seen, Wish};
 use tokio::runtime::Handle;
 use tracing::{info, warn};
 
@@ -101,6 +103,9 @@ pub struct LiveWorld {
     sensor: HostSensor,
     memory: Bytes,
     fleet: Fleet,
+    /// The names of this daemon's guests.
+    discover: Vec<String>,
+    outsiders: outsiders::Shown,
     costs: Costs,
     ending: Ending,
     /// The footprints of the last look, in the order of the guests.
@@ -140,7 +145,8 @@ impl LiveWorld {
     ) -> Result<Self, LiveError> {
         let root = Root::system();
         let on_event = wake.clone();
-        let fleet = Fleet::start(handle, backends, settings.discover.clone(), move |_| {
+        let discover = settings.discover.clone();
+        let fleet = Fleet::start(handle, backends, admitted(&discover, &settings.config), move |_| {
             pressure::nudge(&on_event);
         });
         if let Some(trigger) = trigger {
@@ -172,6 +178,8 @@ impl LiveWorld {
             ksm: KsmSensor::open(&root).ok().flatten(),
             root,
             fleet,
+            discover,
+            outsiders: outsiders::Shown::default(),
             history,
             orders,
             woken,
@@ -198,6 +206,9 @@ impl LiveWorld {
                 warn!("KSM is not as memtide found it: {why}; memtide tries again");
             }
         }
+        if self.config.users != config.users {
+            self.fleet.admit(admitted(&self.discover, config));
+        }
         self.config = config.clone();
         self.say_budget();
     }
@@ -220,7 +231,7 @@ impl LiveWorld {
         let is_ours = |guest: &Seen| {
             self.config.mode == Mode::Manage
                 && guest.found.capabilities.can_be_set
-                && self.config.class_of(guest.found.id.name()).1.manage
+                && self.config.class_of(guest.found.id.name(), guest.found.process.user).1.manage
         };
         self.locks.keep_only(|id| {
             // They come ordered by identity.
@@ -330,13 +341,16 @@ impl LiveWorld {
             cost.in_pool = Bytes::ZERO;
         }
         // Nobody has told another size than the assumed one.
-        if guest.found.process.is_of_unknown_size && guest.told.full == guest.found.full {
+        if guest.found.process.is_of_unknown_size && guest.told.claimed {
             guest.told.full = self.costs.ram_like(&guest.found.id).unwrap_or(guest.told.full);
         }
-        let tmpfs = self.costs.tmpfs_of(&guest.found.id, guest.told.full);
         // The command line is known before the mappings are read.
         let withheld = guest.found.withheld.clone().or_else(|| self.costs.withheld(&guest.found.id));
-        GuestSeen { tmpfs, withheld, ..look_of(guest, cost) }
+        let mut seen = GuestSeen { withheld, ..look_of(guest, cost) };
+        let mapped = self.costs.ram_mapped(&seen.id);
+        claims::bound(&mut seen, mapped, self.memory);
+        seen.tmpfs = self.costs.tmpfs_of(&seen.id, seen.told.full);
+        seen
     }
 }
 
@@ -355,6 +369,7 @@ impl World for LiveWorld {
         self.seen_at = (now, wall);
         self.lock_guests(&mut seen, now);
         self.say_warnings();
+        self.outsiders.follow(&self.root, self.fleet.outsiders(), &self.config.users, now);
         if !self.costs.are_of(&seen) {
             self.find_small_host(&seen);
             let alive = |id: &GuestId| seen.iter().any(|guest| guest.found.id == *id);
@@ -421,6 +436,10 @@ impl World for LiveWorld {
         self.cgroups.warnings()
     }
 
+    fn outsiders(&self) -> Outsiders {
+        self.outsiders.list().clone()
+    }
+
     fn killed(&mut self) -> Vec<Killed> {
         std::mem::take(&mut self.killed)
     }
@@ -482,11 +501,17 @@ impl HostReading {
     }
 }
 
+/// The guests of a daemon with this configuration.
+fn admitted(names: &[String], config: &Config) -> Admitted {
+    Admitted { names: names.to_vec(), users: Some(config.users.clone()) }
+}
+
 /// One guest: what its VMM told, and what it costs.
 fn look_of(Seen { found, told }: Seen, cost: Cost) -> GuestSeen {
     GuestSeen {
         id: found.id.clone(),
         pid: found.process.pid,
+        user: found.process.user,
         backend: found.vmm.clone(),
         capabilities: found.capabilities,
         cost,

@@ -115,6 +115,7 @@ mod tests {
         GuestSeen {
             id: GuestId::new("a", u64::from(pid), "boot"),
             pid,
+            user: None,
             backend: Backend::new("toy"),
             capabilities: Capabilities::BALLOON,
             cost: Cost::of(Reading::absent(absent.clone()), Bytes::ZERO, Bytes::ZERO, &absent),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use memtide_host::{Locked, Mapping, Mappings, ProcFs, Root};
-use memtide_model::{Absence, Bytes, Config, GuestId, Span, Told, Withheld, name_matches};
+use memtide_model::{Absence, Bytes, Config, GuestId, Outsider, Span, Told, Withheld, name_matches};
 use memtide_vmm::Wish;
 use memtide_vmm::qemu::{
     Command, CommandLine, ConfiguredGuest, Discovery, Equipment, LEAST_GROWTH, Monitor, MonitorConfig, Owner,
@@ -38,6 +38,8 @@ pub struct GuestFacts {
     pub name: String,
     /// Its process.
     pub pid: u32,
+    /// The real user of this process.
+    pub user: Option<u32>,
     /// Its owner.
     pub owner: Owner,
     /// Its memory with an empty balloon.
@@ -164,6 +166,8 @@ pub(super) struct Found {
 pub(super) struct Seen {
     pub(super) guests: Vec<GuestFacts>,
     pub(super) left_out: usize,
+    /// Those of other users.
+    pub(super) outside: Vec<Outsider>,
     /// What took too long to read.
     pub(super) slow: Vec<String>,
 }
@@ -224,6 +228,13 @@ fn listener(path: &Path) -> Option<u32> {
     u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
 }
 
+/// Whether the list of the configuration leaves a guest out because of its user. A daemon of another user has another list for the same words: what
+/// it shows counts. A process that has ended by now has no user.
+pub(super) fn is_outside(config: &Config, daemon: &Daemon, pid: u32, user: Option<u32>) -> bool {
+    let is_known = matches!(daemon, Daemon::Runs { guests, .. } if guests.contains_key(&pid));
+    !is_known && user.is_some() && !config.users.have(user)
+}
+
 /// Gathers the facts of the guests that were found, as far as they can be read by the moment `by`.
 pub(super) async fn look(
     root: &Root,
@@ -234,14 +245,20 @@ pub(super) async fn look(
     by: Instant,
 ) -> Seen {
     let before = found.len();
-    let ours: Vec<_> = found
+    let (outside, named): (Vec<_>, Vec<_>) = found
         .into_iter()
         .filter(|(process, configured)| {
             let name = process.id.name();
             configured.is_some() || discover.iter().any(|pattern| name_matches(pattern, name))
         })
-        .collect();
-    let left_out = before - ours.len();
+        .partition(|(process, configured)| {
+            configured.is_none() && is_outside(config, daemon, process.pid, process.user)
+        });
+    let left_out = before - named.len() - outside.len();
+    let outsider =
+        |(process, _): (QemuProcess, _)| Outsider::new(process.id.name(), process.pid, process.user);
+    let outside = outside.into_iter().map(outsider).collect();
+    let ours = named;
     let files = each(root, &ours, by, |root, process, _| Files::read(root, process));
     let memory = each(root, &ours, by, Memory::read);
     let mut slow = Vec::new();
@@ -259,7 +276,7 @@ pub(super) async fn look(
         let files = files.unwrap_or_else(|| Files::unread(&process));
         let is_held = files.is_held;
         let mut guest = of_process(&process, name, files, memory);
-        guest.managed = config.class_of(name).1.manage;
+        guest.managed = config.class_of(name, process.user).1.manage;
         if let Some(ours) = &configured {
             guest.monitors = vec![ours.qmp.clone()];
             guest.left_behind = None;
@@ -276,7 +293,7 @@ pub(super) async fn look(
     }
     let mut guests = ask_monitors(root, guests).await;
     guests.sort_by(|a, b| (&a.name, a.pid).cmp(&(&b.name, b.pid)));
-    Seen { guests, left_out, slow }
+    Seen { guests, left_out, outside, slow }
 }
 
 /// What `read` reads of each process; `None` for those that take too long.
@@ -379,6 +396,7 @@ fn of_process(
     GuestFacts {
         name: name.to_owned(),
         pid: process.pid,
+        user: process.user,
         owner: process.owner,
         full,
         age: files.age,

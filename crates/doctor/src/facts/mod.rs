@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use memtide_host::Root;
-use memtide_model::{Bytes, Config, GuestSeen, Mode};
+use memtide_host::{Accounts, Root};
+use memtide_model::{Bytes, Config, GuestSeen, Mode, Outsider, Outsiders, Users};
 use memtide_vmm::qemu::ConfiguredGuest;
 
 use crate::quote::shell;
@@ -134,6 +134,8 @@ pub struct Facts {
     pub instances: Vec<InstanceFacts>,
     /// The number of guests that `discover` leaves out.
     pub left_out: usize,
+    /// Guests that only their users leave out.
+    pub outsiders: Outsiders,
     /// Why the search for guests failed.
     pub no_guests: Option<String>,
     /// Processes that run guests and are not among these.
@@ -229,6 +231,8 @@ pub async fn gather(question: Question) -> Facts {
     let others = others::beside(&guest::pids(&processes), searched.others);
     let seen = guest::look(&root, &config, &discover, &daemon, processes, by).await;
     searched.slow.extend(seen.slow);
+    searched.outside.extend(seen.outside);
+    let outsiders = named(&root, Outsiders::of(searched.outside), &config.users);
     let memory = host.memory.value().map_or(Bytes::MAX, |memory| memory.total);
     let cgroups = cgroups::look(&root, &seen.guests, memory);
     Facts {
@@ -242,6 +246,7 @@ pub async fn gather(question: Question) -> Facts {
         guests: seen.guests,
         instances: searched.instances,
         left_out: seen.left_out,
+        outsiders,
         no_guests: failed,
         others,
         slow: searched.slow,
@@ -250,11 +255,24 @@ pub async fn gather(question: Question) -> Facts {
     }
 }
 
+/// The guests of other users, with the names of these users and the lines that admit them.
+fn named(root: &Root, mut outsiders: Outsiders, users: &Users) -> Outsiders {
+    if !outsiders.listed.is_empty() {
+        let accounts = Accounts::read(root);
+        for outsider in &mut outsiders.listed {
+            outsider.tell(outsider.user.and_then(|user| accounts.name_of(user)), users);
+        }
+    }
+    outsiders
+}
+
 /// What the searches through all processes have found.
 struct Searched {
     guests: guest::Found,
     instances: Vec<InstanceFacts>,
     others: Vec<OtherVmm>,
+    /// The instances of other users.
+    outside: Vec<Outsider>,
     /// The searches that took too long.
     slow: Vec<String>,
 }
@@ -262,7 +280,7 @@ struct Searched {
 /// The result of one search.
 enum Part {
     Guests(guest::Found),
-    Instances(Vec<InstanceFacts>),
+    Instances((Vec<InstanceFacts>, Vec<Outsider>)),
     Others(Option<Vec<OtherVmm>>),
 }
 
@@ -281,20 +299,29 @@ fn search(
     };
     let instances = {
         let (root, config, discover) = (root.clone(), config.clone(), discover.to_vec());
-        Box::new(move |_| Part::Instances(uml::look(&root, &config, &discover))) as within::Job<Part>
+        let daemon = daemon.clone();
+        Box::new(move |_| Part::Instances(uml::look(&root, &config, &discover, &daemon))) as within::Job<Part>
     };
     let others = {
         let root = root.clone();
         Box::new(move |until| Part::Others(others::look(&root, until))) as within::Job<Part>
     };
     let nothing = guest::Found { processes: Vec::new(), failed: None, unmatched: Vec::new() };
-    let mut all = Searched { guests: nothing, instances: Vec::new(), others: Vec::new(), slow: Vec::new() };
+    let mut all = Searched {
+        guests: nothing,
+        instances: Vec::new(),
+        others: Vec::new(),
+        outside: Vec::new(),
+        slow: Vec::new(),
+    };
     let names = ["the guests of this host", "the UML instances of this host", "other VMMs of this host"];
     let parts = within::within(vec![guests, instances, others], within::SEARCH, by);
     for (part, name) in parts.into_iter().zip(names) {
         match part {
             Some(Part::Guests(guests)) => all.guests = guests,
-            Some(Part::Instances(instances)) => all.instances = instances,
+            Some(Part::Instances((instances, outside))) => {
+                (all.instances, all.outside) = (instances, outside)
+            }
             Some(Part::Others(Some(others))) => all.others = others,
             Some(Part::Others(None)) | None => all.slow.push(name.to_owned()),
         }

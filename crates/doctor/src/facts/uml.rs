@@ -9,9 +9,11 @@ use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use memtide_host::{Root, SharedRam, mounted, open_regular, read_regular};
-use memtide_model::{Bytes, Config, Space, TmpfsId, name_matches};
+use memtide_model::{Bytes, Config, Outsider, Space, TmpfsId, name_matches};
 use memtide_vmm::uml::{Discovery, Disk, Instance};
 
+use super::Daemon;
+use super::guest::is_outside;
 use super::small::file_system;
 
 /// The beginning of a COW file (`COW_MAGIC` in Linux, big-endian), its version, and where the name of the backing file begins.
@@ -86,21 +88,31 @@ pub struct TmpfsFacts {
     pub held: Bytes,
 }
 
-/// Finds the instances that `discover` names, and their facts.
-pub(super) fn look(root: &Root, config: &Config, discover: &[String]) -> Vec<InstanceFacts> {
+/// Finds the instances that `discover` names, and their facts, and those of other users.
+pub(super) fn look(
+    root: &Root,
+    config: &Config,
+    discover: &[String],
+    daemon: &Daemon,
+) -> (Vec<InstanceFacts>, Vec<Outsider>) {
     let mut discovery = Discovery::new(&root.path(Path::new("/proc")));
     // The search for QEMUs reports the same failure.
     let _failed = discovery.scan(true);
     let instances = discovery.instances();
     let named = instances.filter(|one| discover.iter().any(|pattern| name_matches(pattern, one.id.name())));
-    let mut facts: Vec<InstanceFacts> = named
+    let (outside, ours): (Vec<&Instance>, Vec<&Instance>) =
+        named.partition(|one| is_outside(config, daemon, one.pid, Some(one.user)));
+    let outside =
+        outside.into_iter().map(|one| Outsider::new(one.id.name(), one.pid, Some(one.user))).collect();
+    let mut facts: Vec<InstanceFacts> = ours
+        .into_iter()
         .map(|instance| {
             let reachable = |path: &Path| discovery.reachable(instance, path);
             of_instance(root, config, instance, reachable)
         })
         .collect();
     facts.sort_by(|a, b| (&a.name, a.pid).cmp(&(&b.name, b.pid)));
-    facts
+    (facts, outside)
 }
 
 fn of_instance(
@@ -114,7 +126,7 @@ fn of_instance(
         name: instance.id.name().to_owned(),
         pid: instance.pid,
         memory: instance.memory,
-        managed: config.class_of(instance.id.name()).1.manage,
+        managed: config.class_of(instance.id.name(), Some(instance.user)).1.manage,
         console: console.clone(),
         has_console: fs::symlink_metadata(console).is_ok_and(|file| file.file_type().is_socket()),
         images: instance.disks.iter().filter_map(|disk| image_of(disk, &reachable)).collect(),

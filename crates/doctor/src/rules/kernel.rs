@@ -176,7 +176,7 @@ pub(super) fn ksm_shares(facts: &Facts) -> Option<Finding> {
     // memtide does not speak to the VMM of a guest that it does not manage.
     let is_foreign = |guest: &GuestFacts| !guest.managed || guest.is_of_libvirt();
     let sharing: Vec<&GuestFacts> = mergeable(facts)
-        .filter(|guest| is_foreign(guest) || facts.config.class_of(&guest.name).1.share)
+        .filter(|guest| is_foreign(guest) || facts.config.class_of(&guest.name, guest.user).1.share)
         .collect();
     if !is_governed(facts) || sharing.len() < 2 {
         return None;
@@ -213,7 +213,8 @@ fn ksm_is_used(facts: &Facts) -> bool {
 
 /// KSM is used, but may not merge this guest.
 pub(super) fn not_mergeable(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
-    if !ksm_is_used(facts) || (is_governed(facts) && !facts.config.class_of(&guest.name).1.share) {
+    if !ksm_is_used(facts) || (is_governed(facts) && !facts.config.class_of(&guest.name, guest.user).1.share)
+    {
         return None;
     }
     let told = guest.told.merges.latest().copied();
@@ -247,7 +248,7 @@ fn unmergeable(guest: &GuestFacts) -> Option<&'static str> {
 
 /// The guest's class shares memory, and KSM can merge none of it.
 pub(super) fn shares_in_vain(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
-    let why = unmergeable(guest).filter(|_| facts.config.class_of(&guest.name).1.share)?;
+    let why = unmergeable(guest).filter(|_| facts.config.class_of(&guest.name, guest.user).1.share)?;
     let fact = format!("its class has `share = true`, but its memory {why}: KSM cannot merge it");
     let finding = of_guest(guest, "ksm.guest-unmergeable", Severity::Hint, fact)
         .costs("it keeps its own copy of pages that other guests have, too")

@@ -88,6 +88,7 @@ pub fn diagnose(facts: &Facts) -> Vec<Finding> {
     findings.extend(cgroups::limits(facts));
     findings.extend(sight::unmatched(facts));
     findings.extend(others::not_counted(facts));
+    findings.extend(others::outsiders(facts));
     findings.extend(uml::instances(facts));
     // The sort is stable: rules keep their order, and equal findings of several guests stay together.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));

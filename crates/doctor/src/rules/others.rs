@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use memtide_model::printable;
+use memtide_model::{Outsider, printable};
 
 use crate::facts::{Facts, OtherKind};
 use crate::finding::{Finding, Severity};
@@ -18,6 +18,31 @@ pub(super) fn not_counted(facts: &Facts) -> Vec<Finding> {
         programs.entry((other.kind, &other.name)).or_default().push(other.pid);
     }
     programs.into_iter().map(|((kind, name), pids)| of_program(facts, kind, name, &pids)).collect()
+}
+
+/// Guests that only their users leave out, one finding for each of these users that is listed.
+pub(super) fn outsiders(facts: &Facts) -> Vec<Finding> {
+    let mut by_line: BTreeMap<&str, Vec<&Outsider>> = BTreeMap::new();
+    for outsider in &facts.outsiders.listed {
+        by_line.entry(outsider.line.as_deref().unwrap_or_default()).or_default().push(outsider);
+    }
+    let more = facts.outsiders.more();
+    let of_user = |(line, guests): (&str, Vec<&Outsider>)| {
+        let listed = guests.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let belong = if guests.len() == 1 { "belongs to a user" } else { "belong to a user" };
+        let fact = format!("{listed} {belong} outside `users`");
+        let more =
+            if more == 0 { String::new() } else { format!("; {more} more such guests are not listed") };
+        Finding::of_host("users.outside", Severity::Hint, fact)
+            .costs(format!(
+                "memtide counts its memory with the host's other use, and does not manage it{more}"
+            ))
+            .fix(
+                format!("{}, if it is one of memtide's", facts.configuration.path.display()),
+                [printable(line)],
+            )
+    };
+    by_line.into_iter().map(of_user).collect()
 }
 
 fn of_program(facts: &Facts, kind: OtherKind, name: &str, pids: &[u32]) -> Finding {

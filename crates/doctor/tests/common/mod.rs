@@ -45,6 +45,7 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
     GuestFacts {
         name: name.to_owned(),
         pid,
+        user: Some(0),
         owner: Owner::Nobody,
         full: mib(1024),
         age: Some(Span::from_secs(3600)),
@@ -74,6 +75,7 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
         overhead_bound: None,
         informant: Informant::Monitor,
         told: Told {
+            claimed: false,
             full: mib(1024),
             balloon: Reading::now(balloon),
             hotplug: Reading::absent(Absence::Unsupported),
@@ -144,6 +146,7 @@ pub fn healthy() -> Facts {
         guests: vec![guest("web1", 101), guest("web2", 102)],
         instances: Vec::new(),
         left_out: 0,
+        outsiders: memtide_model::Outsiders::default(),
         no_guests: None,
         others: Vec::new(),
         slow: Vec::new(),

@@ -87,6 +87,7 @@ impl Toy {
         GuestSeen {
             id: id.clone(),
             pid: 4242,
+            user: None,
             backend: Backend::new("QEMU"),
             capabilities: Capabilities::BALLOON,
             cost: Cost::of(
@@ -98,6 +99,7 @@ impl Toy {
             tmpfs: None,
             withheld: None,
             told: Told {
+                claimed: false,
                 full: FULL,
                 balloon: Reading::now(balloon),
                 hotplug: Reading::absent(Absence::Unsupported),

@@ -32,6 +32,7 @@ fn a_guest_under_tcg_is_told_apart_from_its_vmm() {
         guest_visible: Bytes::from_kib(14_336 + 24 + 128),
         code_buffer: CodeBuffer { size: Bytes::from_kib(32_764), resident: Bytes::from_kib(32_764) },
         ram_like: Bytes::from_mib(256),
+        ram_mapped: Bytes::from_mib(256),
         ram_huge: Bytes::ZERO,
         withheld: None,
     };
@@ -148,6 +149,10 @@ fn memory_that_cannot_be_the_hosts_is_told() {
     assert_eq!((seen.ram_huge, seen.ram_like), (Bytes::from_mib(256), Bytes::from_mib(256)));
     // Half of each mapping is resident. What is RAM is no overhead, also if nobody tells its size.
     assert_eq!((seen.ram_resident, seen.other_resident), (Bytes::from_mib(128), Bytes::from_mib(32)));
+    // What the command line names counts although a child would have a copy of it, and no further than it is mapped.
+    let named = [RamBlock::Size(Bytes::from_mib(64)), RamBlock::Size(Bytes::from_mib(900 << 10))];
+    assert_eq!(Mappings::of(&[huge.clone(), mapping(300, 64)], &named).ram_mapped, Bytes::from_mib(256 + 64));
+    assert_eq!(Mappings::of(&[mapping(300, 64)], &named[1..]).ram_mapped, Bytes::ZERO);
     // If the RAM is known, huge or private memory of other devices is not the guest's.
     let ram = Mapping { dont_fork: true, ..mapping(1000, 512) };
     let device =

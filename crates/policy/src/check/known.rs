@@ -57,7 +57,7 @@ impl<'a> Known<'a> {
         Self {
             seen,
             record,
-            class: config.class_of(seen.id.name()).1,
+            class: config.class_of(seen.id.name(), seen.user).1,
             keeps,
             pending: asked.map_or(keeps, |target| target.min(seen.told.full)),
             void,

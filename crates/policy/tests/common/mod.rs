@@ -47,6 +47,7 @@ pub fn guest(name: &str, actual: u64, used: u64) -> GuestSeen {
     GuestSeen {
         id: id(name),
         pid: 1,
+        user: None,
         backend: Backend::new("QEMU"),
         capabilities: Capabilities::BALLOON,
         cost: Cost::of(
@@ -58,6 +59,7 @@ pub fn guest(name: &str, actual: u64, used: u64) -> GuestSeen {
         tmpfs: None,
         withheld: None,
         told: Told {
+            claimed: false,
             full: mib(1024),
             balloon: Reading::now(Balloon { actual, deflate_on_oom: false, free_page_reporting: true }),
             hotplug: Reading::absent(memtide_model::Absence::Unsupported),

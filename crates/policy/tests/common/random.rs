@@ -349,6 +349,7 @@ impl Case {
         GuestSeen {
             id,
             pid: 1,
+            user: None,
             backend: Backend::new("QEMU"),
             capabilities: Capabilities {
                 can_be_set: appearance.rare != Rare::Owned,
@@ -363,6 +364,7 @@ impl Case {
             tmpfs: (self.is_in_tmpfs() && index.is_multiple_of(2)).then_some(SHM),
             withheld: None,
             told: Told {
+                claimed: false,
                 full: shape.full,
                 balloon: appearance.actual.0.read(balloon),
                 hotplug: appearance.hotplug.map_or_else(

@@ -11,7 +11,8 @@ use tokio::sync::watch;
 use super::control::{AgentPort, Knocks, QemuControl, Shared};
 use super::discovery::{Accel, Changes, Discovery, DiscoveryError, Owner, QemuProcess};
 use super::listed::OfMonitors;
-use super::monitor::{DEFAULT_MEMORY, Monitor, MonitorConfig, Use};
+use super::machine::DEFAULT_MEMORY;
+use super::monitor::{Monitor, MonitorConfig, Use};
 use super::ram::{self, MemoryBlock};
 use crate::back_off::BackOff;
 use crate::backend::{Backend, Control, DiscoverError, Found, Process};
@@ -23,6 +24,8 @@ const QEMU_OF_LIBVIRT: Vmm = Vmm::new("QEMU of libvirt");
 pub const LEAST_GROWTH: Bytes = Bytes::from_mib(16);
 /// TCG's code buffer without `tb-size`.
 const DEFAULT_CODE_BUFFER: Bytes = Bytes::from_mib(1024);
+/// The largest that TCG makes, whatever the command line names (`MAX_CODE_GEN_BUFFER_SIZE`).
+const LARGEST_CODE_BUFFER: Bytes = Bytes::from_mib(2048);
 
 /// The first and the longest wait after a connection to a configured monitor that shows no guest. Each connection takes a place in the
 /// listener's queue.
@@ -227,6 +230,7 @@ fn found(id: &GuestId, Guest { process, held, .. }: &Guest) -> Found {
         withheld: process.withheld.clone(),
         process: Process {
             pid: process.pid,
+            user: process.user,
             ram: ram_blocks(process, full),
             devices: process.device_files.clone(),
             virtio_mem: ram::virtio_mem(&process.facts.ram),
@@ -236,7 +240,9 @@ fn found(id: &GuestId, Guest { process, held, .. }: &Guest) -> Found {
             shared: shared_files(process),
             least_growth: LEAST_GROWTH,
             code_buffer: match process.facts.accel {
-                Accel::Tcg => process.facts.tb_size.unwrap_or(DEFAULT_CODE_BUFFER),
+                Accel::Tcg => {
+                    process.facts.tb_size.map_or(DEFAULT_CODE_BUFFER, |size| size.min(LARGEST_CODE_BUFFER))
+                }
                 Accel::Kvm | Accel::Other => Bytes::ZERO,
             },
         },

@@ -28,6 +28,8 @@ pub struct QemuProcess {
     pub id: GuestId,
     /// The process.
     pub pid: u32,
+    /// Its real user, as the kernel says. (A program with the set-user-ID bit has the rights of its owner, and the real user of its caller.)
+    pub user: Option<u32>,
     /// The owner.
     pub owner: Owner,
     /// The facts from its command line.
@@ -245,6 +247,7 @@ impl Discovery {
         let process = QemuProcess {
             id,
             pid,
+            user: self.proc_fs().user(pid),
             owner: if line.launcher.is_of_libvirt() { Owner::Libvirt } else { Owner::Nobody },
             monitors: places::of_all(&self.processes, pid, &bound),
             bound,

@@ -9,7 +9,7 @@ use super::launcher::Launcher;
 
 /// The default of machines that have none of their own (QEMU: `hw/core/machine.c`). Those of PCs, `microvm`, `s390-ccw-virtio` and
 /// `virt` of Arm and RISC-V have none.
-const MOST: Bytes = Bytes::from_mib(128);
+pub(super) const DEFAULT_MEMORY: Bytes = Bytes::from_mib(128);
 /// That of `pseries` (`hw/ppc/spapr.c`).
 const PSERIES: Bytes = Bytes::from_mib(512);
 
@@ -29,12 +29,12 @@ pub(super) fn default_ram(arguments: &Arguments) -> Option<Bytes> {
     let is = |names: &[&str]| kind.is_some_and(|kind| names.iter().any(|name| kind.starts_with(name)));
     match architecture(&arguments.program) {
         _ if kind == Some("none") => None,
-        Some("x86_64" | "amd64" | "i386" | "s390x") => Some(MOST),
-        Some("aarch64" | "arm" | "riscv64" | "riscv32") => is(&["virt"]).then_some(MOST),
+        Some("x86_64" | "amd64" | "i386" | "s390x") => Some(DEFAULT_MEMORY),
+        Some("aarch64" | "arm" | "riscv64" | "riscv32") => is(&["virt"]).then_some(DEFAULT_MEMORY),
         Some("ppc64" | "ppc64le") => (kind.is_none() || is(&["pseries"])).then_some(PSERIES),
         Some(_) => None,
         None if is(&["pseries"]) => Some(PSERIES),
-        None => is(&["pc", "q35", "microvm", "s390-ccw-virtio"]).then_some(MOST),
+        None => is(&["pc", "q35", "microvm", "s390-ccw-virtio"]).then_some(DEFAULT_MEMORY),
     }
 }
 

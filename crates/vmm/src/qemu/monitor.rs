@@ -34,8 +34,6 @@ const NEW_ENOUGH: Duration = Duration::from_millis(250);
 const RECONNECT: Duration = Duration::from_secs(2);
 /// The first and the longest wait after a change without an answer. The engine waits for the answer to each change.
 const CHANGES_WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(120));
-/// The memory that QEMU gives a guest without `-m`.
-pub(super) const DEFAULT_MEMORY: Bytes = Bytes::from_mib(128);
 
 /// How a monitor is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +113,7 @@ impl Monitor {
     #[must_use]
     pub fn new(config: MonitorConfig) -> Self {
         Self {
-            picture: Picture::new(config.memory.unwrap_or(DEFAULT_MEMORY)),
+            picture: Picture::new(config.memory),
             link: Link::new(config.paths, config.peer),
             changes: BackOff::new(CHANGES_WAIT.0, CHANGES_WAIT.1),
             stays_open: false,

@@ -21,6 +21,7 @@ use serde::de::DeserializeOwned;
 
 use super::balloon::{self, Device, VirtioStatus};
 use super::hotplug::{self, MemoryDevice, Summary};
+use super::machine::DEFAULT_MEMORY;
 use super::merge::{self, MemoryPart};
 use super::qmp::{Command, QmpEvent, Reply, decode};
 use super::reset::ResetWatch;
@@ -88,6 +89,8 @@ pub(super) struct Picture {
     migration_at: Option<Instant>,
     run_state_due: bool,
     full: Bytes,
+    /// Nothing says the size that the guest was started with: `full` is a guess until QEMU tells it.
+    is_guessed: bool,
     /// Memory at start and all that is plugged, as QEMU sums it up.
     all: Option<Bytes>,
     /// The part of it that is no RAM.
@@ -144,7 +147,7 @@ impl<T: Clone> Last<T> {
 
 impl Picture {
     /// A guest that was started with `boot` bytes, according to its command line.
-    pub(super) fn new(boot: Bytes) -> Self {
+    pub(super) fn new(boot: Option<Bytes>) -> Self {
         Self {
             device: Known::Unknown(Absence::NotYet),
             device_at: None,
@@ -152,7 +155,8 @@ impl Picture {
             slow_at: None,
             migration_at: None,
             run_state_due: true,
-            full: boot,
+            full: boot.unwrap_or(DEFAULT_MEMORY),
+            is_guessed: boot.is_none(),
             all: None,
             no_ram: Bytes::ZERO,
             actual: Last::nothing(),
@@ -490,6 +494,7 @@ impl Picture {
     pub(super) fn polled(&self, now: Now) -> Told {
         Told {
             full: self.full,
+            claimed: self.all.is_none() && (self.is_guessed || self.actual.value.is_none()),
             balloon: self.balloon_reading(now),
             hotplug: self.hotplug.reading(now, self.unreachable.as_ref()),
             stats: self.stats_reading(now),
@@ -585,7 +590,7 @@ mod tests {
         };
         let now = Now::read();
         let later = |secs: u64| Now { instant: now.instant + Duration::from_secs(secs), ..now };
-        let mut picture = Picture::new(Bytes::from_mib(512));
+        let mut picture = Picture::new(Some(Bytes::from_mib(512)));
         picture.note_device(Ok(None), now);
         assert!(!picture.device_is_due(later(29)) && picture.device_is_due(later(30)), "it may be plugged");
         picture.note_device(Ok(Some(device)), now);

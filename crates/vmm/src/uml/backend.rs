@@ -74,6 +74,7 @@ fn found(instance: &Instance) -> Found {
         withheld: None,
         process: Process {
             pid: instance.pid,
+            user: Some(instance.user),
             ram: file.iter().cloned().map(RamBlock::File).collect(),
             shared: file.into_iter().collect(),
             least_growth: LEAST_GROWTH,

@@ -81,7 +81,7 @@ impl UmlControl {
             quiet_looks: 0,
             run_time,
             ran: None,
-            latest: Told::nothing(full, Absence::NotYet),
+            latest: Told::claimed(full, Absence::NotYet),
             latest_at: now,
             switches: None,
             is_stopped: false,

@@ -42,7 +42,7 @@ pub struct Instance {
     pub id: GuestId,
     /// The process of its kernel.
     pub pid: u32,
-    /// The user of the process.
+    /// The real user of the process, as the kernel says.
     pub user: u32,
     /// Its console, as a path that works in this process.
     pub console: PathBuf,
@@ -191,9 +191,9 @@ impl Discovery {
         {
             return false;
         }
-        let Some(user) = fs::metadata(proc_fs.file(pid, "")).ok().map(|meta| meta.uid()) else {
-            return false;
-        };
+        // A captured tree has no more than the directory.
+        let owner = || fs::metadata(proc_fs.file(pid, "")).ok().map(|meta| meta.uid());
+        let Some(user) = proc_fs.user(pid).or_else(owner) else { return false };
         let Some((umid, directory)) = self.directory(pid, user, &arguments) else {
             *self.early.entry(pid).or_default() += 1;
             return false;
