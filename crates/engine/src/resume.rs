@@ -281,6 +281,7 @@ fn lasting_of(guest: &GuestState, now: Moment) -> GuestState {
         squeezed_at: guest.squeezed_at,
         splits: guest.splits,
         last_reason: guest.last_reason,
+        gain: guest.gain,
         ..GuestState::default()
     }
 }

@@ -51,6 +51,8 @@ pub struct Spec {
     pub overhead_bound: Bytes,
     /// Of every 1,000 bytes that a balloon returns, this many stay with the host in torn huge pages.
     pub torn_per_mille: u64,
+    /// Whether the host keeps all memory that the guest has ever touched, whatever is taken from it: a device pins it, for example.
+    pub gives_nothing: bool,
     /// The programs that it runs.
     pub programs: Vec<Program>,
     /// The files that its programs read.
@@ -166,6 +168,7 @@ impl Default for Spec {
             overhead: Bytes::from_mib(60),
             overhead_bound: Bytes::from_mib(60),
             torn_per_mille: 0,
+            gives_nothing: false,
             programs: Vec::new(),
             files: Vec::new(),
             cold: Bytes::ZERO,

@@ -45,6 +45,7 @@ fn what_was_asked_and_ordered_is_taken_over() {
                 (after.target, after.target_set_at, after.actual),
                 (before.target, before.target_set_at, before.actual)
             );
+            assert_eq!(after.gain, before.gain, "what is known of the host's gain");
             assert_eq!(after.doubt_until, Some(now.after(Span::from_secs(30))));
         }
         assert_eq!(after.guests[&id("a")].hold, Some(HOLD));

@@ -242,6 +242,7 @@ fn guest(guests: &[GuestSetup]) -> String {
             ("overhead_bound", unless(spec.overhead_bound, spec.overhead, size)),
             ("kernel_uses", unless(spec.kernel_size, default.kernel_size, size)),
             ("torn", unless(spec.torn_per_mille, 0, per_mille)),
+            ("gives_nothing", spec.gives_nothing.then(|| yes(true))),
             ("uses", uses.map(|program| size(program.size))),
             ("cold_cache", cold),
             ("equal", first.equal.map(|equal| size(equal.size))),

@@ -54,6 +54,7 @@ fn spec(draw: &mut Draw, comes: bool) -> Spec {
         overhead,
         overhead_bound: overhead.saturating_add(draw.mib(0, 60)),
         torn_per_mille: draw.pick(&[0, 0, 0, 50]),
+        gives_nothing: draw.chance(1, 12),
         programs: programs(draw, memory),
         files: files(draw, memory),
         cold: if cold <= 1 { draw.part(memory, 5, 30) } else { Bytes::ZERO },

@@ -125,6 +125,8 @@ struct Guest {
     overhead_bound: Option<Size>,
     kernel_uses: Option<Size>,
     torn: Option<PerMille>,
+    #[serde(default)]
+    gives_nothing: bool,
     uses: Option<Size>,
     cold_cache: Option<SizeOrFull>,
     equal: Option<Size>,
@@ -398,6 +400,7 @@ impl Guest {
             overhead,
             overhead_bound: size(self.overhead_bound, overhead),
             torn_per_mille: self.torn.map_or(0, |share| share.0),
+            gives_nothing: self.gives_nothing,
             programs: uses.into_iter().chain(programs).collect(),
             files: self.file.iter().map(FileEntry::spec).collect(),
             cold,
