@@ -120,10 +120,10 @@ pub(crate) fn self_deflations(guests: &[GuestSetup], k: u32) -> Bytes {
 }
 
 /// The memory that a guest needs at its peak: kernel, programs, the files that it reads repeatedly, and headroom for growth. Without a
-/// balloon it keeps all of its memory.
+/// balloon, or if it gives the host nothing, it keeps all of its memory.
 #[must_use]
 pub fn need(spec: &Spec) -> Bytes {
-    if !spec.balloon {
+    if !spec.balloon || spec.gives_nothing {
         return spec.memory;
     }
     let peaks = spec.programs.iter().map(|program| match &program.course {
