@@ -32,11 +32,12 @@
 //! largest mappings that look like RAM and fit are those blocks. Memory of a block that is not found ([`Mappings::ram_missing`]) counts as other, so
 //! the bound errs on the high side.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use memtide_model::{Bytes, Withheld};
 
-use crate::shared_ram::is_named;
+use crate::shared_ram::{MEMFD, is_named};
 use crate::{HostError, Mapping, Root};
 
 /// The part of other memory to allow for the growth of stacks, heaps and queues, if that is more than the least.
@@ -148,7 +149,8 @@ impl Mappings {
                 add(&mut seen.ram_mapped, mapping.size());
             }
             if is_ram || (looks_like_ram && !is_found) {
-                seen.withheld = seen.withheld.take().or_else(|| withheld(mapping));
+                let is_own = || is_own(mapping, mappings, ram);
+                seen.withheld = seen.withheld.take().or_else(|| withheld(mapping, is_own()));
                 if mapping.is_huge {
                     add(&mut seen.ram_huge, mapping.size());
                 }
@@ -214,12 +216,8 @@ fn looks_like_ram(mapping: &Mapping) -> bool {
 }
 
 /// Why the host gains nothing from memory of this mapping that a guest gives. A private mapping of a file shows the file's pages until it writes its
-/// own. QEMU returns given memory by punching holes into the file, which may be the template of other guests. Only a file that QEMU created itself is
-/// its own: for `mem-path` with a directory, or a memfd of `memory-backend-memfd`.
-fn withheld(mapping: &Mapping) -> Option<Withheld> {
-    let file = mapping.name.rsplit('/').next().unwrap_or_default();
-    let is_own = file.ends_with(" (deleted)") && file.starts_with("qemu_back_mem.")
-        || mapping.name == "/memfd:memory-backend-memfd (deleted)";
+/// own. QEMU returns given memory by punching holes into the file, which may be the template of other guests.
+fn withheld(mapping: &Mapping, is_own: bool) -> Option<Withheld> {
     if mapping.is_huge {
         Some(Withheld::HugePages)
     } else if mapping.is_locked {
@@ -229,6 +227,27 @@ fn withheld(mapping: &Mapping) -> Option<Withheld> {
     } else {
         None
     }
+}
+
+/// Whether QEMU created the file of a private mapping itself: the mapping has the name that QEMU gives such files, and QEMU was told to create as
+/// many (`memory-backend-memfd`, or `mem-path` with the directory of the file). The name alone proves nothing: with `mem-path=/proc/PID/fd/N`, it is
+/// the file of another QEMU.
+fn is_own(mapping: &Mapping, mappings: &[Mapping], ram: &[RamBlock]) -> bool {
+    let Some(block) = made_for(mapping, ram) else { return false };
+    let alike = mappings.iter().filter(|mapping| made_for(mapping, ram) == Some(block));
+    let files: BTreeSet<u64> = alike.map(|mapping| mapping.inode).collect();
+    files.len() <= ram.iter().filter(|other| *other == block).count()
+}
+
+/// The block for which QEMU may have created the file of a mapping, as its name says.
+fn made_for<'a>(mapping: &Mapping, ram: &'a [RamBlock]) -> Option<&'a RamBlock> {
+    let file = Path::new(mapping.name.strip_suffix(" (deleted)")?);
+    let made = match file.file_name()?.to_str()? {
+        name if name.starts_with("qemu_back_mem.") => file.parent()?,
+        _ if mapping.name.starts_with(MEMFD) => file,
+        _ => return None,
+    };
+    ram.iter().find(|block| matches!(block, RamBlock::File(told) if told == made))
 }
 
 fn add(sum: &mut Bytes, part: Bytes) {

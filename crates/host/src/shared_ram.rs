@@ -33,7 +33,7 @@ const MEMORY_FILESYSTEMS: [u64; 2] = [TMPFS, 0x9584_58f6];
 /// `RAMFS_MAGIC`.
 const RAMFS: u64 = 0x8584_58f6;
 /// What the name of a memfd begins with. It is in a tmpfs of the kernel's own, which has no limit.
-const MEMFD: &str = "/memfd:";
+pub(crate) const MEMFD: &str = "/memfd:";
 
 /// The shared memory files that hold a guest's RAM, each listed once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -112,6 +112,36 @@ fn programs_are_page_cache_and_memory_files_are_not() {
     assert_eq!(seen.other_resident, Bytes::from_mib(1 + 4));
 }
 
+const DELETED: &str = "/dev/shm/qemu_back_mem.pc.ram.Xy12ab (deleted)";
+const QEMUS_MEMFD: &str = "/memfd:memory-backend-memfd (deleted)";
+
+#[test]
+fn a_private_file_is_the_guests_own_only_if_qemu_was_told_to_create_it() {
+    let of = |name: &str, inode: u64, start: u64| Mapping {
+        inode,
+        is_private: true,
+        dont_fork: true,
+        name: name.to_owned(),
+        ..mapping(start, 256)
+    };
+    let told = |path: &str| RamBlock::File(path.into());
+    let why = |mappings: &[Mapping], ram: &[RamBlock]| Mappings::of(mappings, ram).withheld;
+    for (name, own) in [(DELETED, "/dev/shm"), (QEMUS_MEMFD, "/memfd:memory-backend-memfd")] {
+        let anothers = Some(Withheld::PrivateFile(name.to_owned()));
+        let one = of(name, 9, 0);
+        let two = [one.clone(), of(name, 10, 1000)];
+        assert_eq!(why(std::slice::from_ref(&one), &[told(own)]), None);
+        assert_eq!(why(std::slice::from_ref(&one), &[told("/proc/77/fd/12")]), anothers);
+        assert_eq!(why(&two, &[told(own), told(own)]), None);
+        // One of the two is another's, and nobody knows which.
+        assert_eq!(why(&two, &[told(own), told("/proc/77/fd/12")]), anothers);
+        // Parts of one file.
+        assert_eq!(why(&[one, of(name, 9, 1000)], &[told(own)]), None);
+    }
+    let named = "/dev/shm/qemu_back_mem.pc.ram.Xy12ab";
+    assert!(why(&[of(DELETED, 9, 0)], &[told(named)]).is_some(), "a clone of the file itself");
+}
+
 #[test]
 fn memory_that_cannot_be_the_hosts_is_told() {
     let of = |name: &str| Mapping {
@@ -128,9 +158,9 @@ fn memory_that_cannot_be_the_hosts_is_told() {
         (of("/dev/shm/template"), file("/dev/shm/template")),
         // Of a memfd, nobody knows who else has it.
         (of("/memfd:template (deleted)"), file("/memfd:template (deleted)")),
-        // QEMU's own file in the directory of `mem-path`.
-        (of("/dev/shm/qemu_back_mem.pc.ram.Xy12ab (deleted)"), None),
-        (of("/memfd:memory-backend-memfd (deleted)"), None),
+        // Named like QEMU's own files, but nobody has told QEMU to create one: it is that of another QEMU.
+        (of(DELETED), file(DELETED)),
+        (of(QEMUS_MEMFD), file(QEMUS_MEMFD)),
         // Its clones still have it.
         (of("/dev/shm/template (deleted)"), file("/dev/shm/template (deleted)")),
         (shared, None),
