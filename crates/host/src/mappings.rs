@@ -118,8 +118,8 @@ impl Mappings {
         Self::of_guest(mappings, ram, &[], None)
     }
 
-    /// Does the same for a guest with memory of other devices. `all` is all RAM together, without virtio-mem that was plugged since, if the VMM
-    /// tells more than `ram`.
+    /// Does the same for a guest with memory of other devices. `all` is all RAM together, with all that virtio-mem can plug, if the VMM
+    /// tells another size than `ram` has.
     #[must_use]
     pub fn of_guest(
         mappings: &[Mapping],

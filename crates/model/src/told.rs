@@ -53,6 +53,9 @@ pub struct Hotplug {
     pub requested: Bytes,
     /// The memory that the guest has plugged.
     pub plugged: Bytes,
+    /// The most that can be plugged: all of it is mapped. Zero if the VMM did not tell.
+    #[serde(skip_serializing_if = "Bytes::is_nothing", default)]
+    pub most: Bytes,
 }
 
 /// How a guest's balloon statistics are polled.
@@ -173,7 +176,7 @@ mod tests {
 
     #[test]
     fn what_is_known_grows_old_and_says_why() {
-        let hotplug = Hotplug { requested: Bytes::ZERO, plugged: Bytes::ZERO };
+        let hotplug = Hotplug { requested: Bytes::ZERO, plugged: Bytes::ZERO, most: Bytes::ZERO };
         let told = Told {
             hotplug: Reading::Fresh { value: hotplug, age: Span::from_millis(10) },
             balloon: Reading::absent(Absence::NoBalloon),

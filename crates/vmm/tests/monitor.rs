@@ -123,7 +123,8 @@ async fn virtio_mem_counts_on_the_way_in_and_out() {
     let mut monitor = monitor(&fixture, Use::Brief);
     let told = poll(&mut monitor).await;
     assert_eq!((told.full, actual(&told)), (Bytes::from_mib(768), Some(Bytes::from_mib(768))));
-    let hotplug = Hotplug { requested: Bytes::from_mib(384), plugged: Bytes::from_mib(256) };
+    let hotplug =
+        Hotplug { requested: Bytes::from_mib(384), plugged: Bytes::from_mib(256), most: Bytes::ZERO };
     assert_eq!(told.hotplug.fresh(), Some(&hotplug));
 
     monitor.set_target(Bytes::from_mib(600), PLENTY).await.unwrap();

@@ -195,7 +195,8 @@ mod tests {
         with_a_monitor.told.stats =
             Reading::now(GuestStats { available: Some(Bytes::ZERO), ..GuestStats::default() });
         let mut that_plugs = claims(Bytes::from_mib(512), true);
-        that_plugs.told.hotplug = Reading::now(Hotplug { requested: CLAIM, plugged: Bytes::ZERO });
+        that_plugs.told.hotplug =
+            Reading::now(Hotplug { requested: CLAIM, plugged: Bytes::ZERO, most: CLAIM });
         that_plugs.told.full = TOUCHED;
         let mut with_a_code_buffer = claims(TOUCHED, true);
         with_a_code_buffer.cost.overhead_bound = CLAIM;

@@ -74,7 +74,7 @@ struct Process {
     ram_like: Bytes,
     /// What it has mapped that can be the guest's RAM; `None` if its mappings were never read.
     ram_mapped: Option<Bytes>,
-    /// The size of the guest when the mappings were last read.
+    /// The RAM that the guest must have mapped, as told last.
     full: Bytes,
     /// What it cost when that was read last.
     weighed: Reading<Footprint>,
@@ -288,7 +288,7 @@ impl Process {
             withheld: None,
             ram_like: Bytes::ZERO,
             ram_mapped: None,
-            full: found.full,
+            full: mapped_at_start(found),
             weighed: Reading::absent(Absence::NotYet),
             weighed_at: now,
             ram_resident: Reading::absent(Absence::NotYet),
@@ -356,7 +356,7 @@ impl Process {
     fn order(&mut self, found: &Arc<Found>, seldom: Span, now: Moment) -> Order {
         self.note_order(seldom, now);
         // QEMU tells another size than its options: more was plugged since.
-        let all = (self.full != found.full).then(|| self.full.saturating_add(found.process.virtio_mem));
+        let all = (self.full != mapped_at_start(found)).then_some(self.full);
         let part = Part::All { found: Arc::clone(found), all };
         Order { guest: found.id.clone(), part }
     }
@@ -418,6 +418,11 @@ impl Process {
             }
         }
     }
+}
+
+/// The RAM that the options of a guest name: all that its virtio-mem devices can plug is mapped.
+fn mapped_at_start(found: &Found) -> Bytes {
+    found.full.saturating_add(found.process.virtio_mem)
 }
 
 /// The CPU time in a footprint.

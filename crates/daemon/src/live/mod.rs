@@ -329,13 +329,20 @@ impl LiveWorld {
     }
 }
 
+/// All RAM that a guest must have mapped by now. Memory of virtio-mem is mapped whole, however little of it is plugged; a device that was added later is
+/// in no option.
+fn mapped(guest: &Seen) -> Bytes {
+    let told = guest.told.hotplug.latest();
+    let plugged = told.map_or(Bytes::ZERO, |hotplug| hotplug.plugged);
+    let most = told.map_or(Bytes::ZERO, |hotplug| hotplug.most);
+    guest.told.full.saturating_sub(plugged).saturating_add(most.max(guest.found.process.virtio_mem))
+}
+
 impl LiveWorld {
     /// A guest with its cost, and what the kernel shows of its memory. `weighs`: see [`Costs::of`].
     fn weigh(&mut self, mut guest: Seen, ksm: KsmPages, weighs: (bool, bool), now: Moment) -> GuestSeen {
-        let plugged = guest.told.hotplug.latest().map_or(Bytes::ZERO, |hotplug| hotplug.plugged);
-        let without_virtio_mem = guest.told.full.saturating_sub(plugged);
-        let mut cost =
-            self.costs.of((&guest.found, without_virtio_mem, guest.told.actual()), ksm, weighs, now);
+        let mapped = mapped(&guest);
+        let mut cost = self.costs.of((&guest.found, mapped, guest.told.actual()), ksm, weighs, now);
         if matches!(self.config.budget, Budget::Size(_)) {
             // A budget is for all that the guests cost, wherever it lies.
             cost.in_pool = Bytes::ZERO;

@@ -373,6 +373,7 @@ impl Case {
                         Reading::now(Hotplug {
                             requested: Bytes::from_mib(requested),
                             plugged: Bytes::from_mib(plugged),
+                            most: Bytes::ZERO,
                         })
                     },
                 ),

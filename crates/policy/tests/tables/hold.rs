@@ -396,7 +396,8 @@ fn an_observer_holds_nobody() {
 fn memory_that_virtio_mem_unplugs_is_not_taken_by_somebody_else() {
     let plugged = |actual, plugged| {
         but(guest("a", actual, 200), |guest| {
-            guest.told.hotplug = Reading::now(Hotplug { requested: mib(plugged), plugged: mib(plugged) })
+            guest.told.hotplug =
+                Reading::now(Hotplug { requested: mib(plugged), plugged: mib(plugged), most: mib(plugged) })
         })
     };
     let (verdict, _) = after(&[plugged(500, 200), plugged(300, 0)]);

@@ -36,7 +36,7 @@ fn a_footprint_beyond_the_reach_counts_in_its_place() {
 #[test]
 fn memory_asked_to_be_plugged_counts_before_it_is_there() {
     // 800 + 60 + (384 − 128) = 1116.
-    let plug = Hotplug { requested: mib(384), plugged: mib(128) };
+    let plug = Hotplug { requested: mib(384), plugged: mib(128), most: mib(384) };
     let a = but(guest("a", 800, 300), |guest| guest.told.hotplug = Reading::now(plug));
     assert_eq!(room(&strict(0), 2216, vec![a]), (mib(1000), Bytes::ZERO));
 }

@@ -33,6 +33,8 @@ struct Data {
     size: u64,
     #[serde(default, deserialize_with = "size")]
     requested_size: u64,
+    #[serde(default, deserialize_with = "size")]
+    max_size: u64,
 }
 
 impl Summary {
@@ -53,9 +55,11 @@ pub(super) fn no_ram(devices: &[MemoryDevice]) -> Bytes {
 pub(super) fn virtio_mem(devices: &[MemoryDevice]) -> Option<Hotplug> {
     let mut found = devices.iter().filter(|device| device.kind == "virtio-mem").peekable();
     found.peek()?;
-    Some(found.fold(Hotplug { requested: Bytes::ZERO, plugged: Bytes::ZERO }, |sum, device| Hotplug {
-        requested: sum.requested.saturating_add(Bytes::new(device.data.requested_size)),
-        plugged: sum.plugged.saturating_add(Bytes::new(device.data.size)),
+    let none = Hotplug { requested: Bytes::ZERO, plugged: Bytes::ZERO, most: Bytes::ZERO };
+    Some(found.fold(none, |sum, MemoryDevice { data, .. }| Hotplug {
+        requested: sum.requested.saturating_add(Bytes::new(data.requested_size)),
+        plugged: sum.plugged.saturating_add(Bytes::new(data.size)),
+        most: sum.most.saturating_add(Bytes::new(data.max_size)),
     }))
 }
 
@@ -72,7 +76,8 @@ mod tests {
                 {"type": "dimm", "data": {"size": 1073741824, "slot": 0, "hotplugged": true}}]"#,
         )
         .unwrap();
-        let expected = Hotplug { requested: Bytes::from_mib(384), plugged: Bytes::from_mib(258) };
+        let mib = Bytes::from_mib;
+        let expected = Hotplug { requested: mib(384), plugged: mib(258), most: mib(512) };
         assert_eq!(virtio_mem(&devices), Some(expected));
         assert_eq!(virtio_mem(&devices[2..]), None);
     }
