@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use memtide_host::read_regular;
@@ -191,9 +190,7 @@ impl Discovery {
         {
             return false;
         }
-        // A captured tree has no more than the directory.
-        let owner = || fs::metadata(proc_fs.file(pid, "")).ok().map(|meta| meta.uid());
-        let Some(user) = proc_fs.user(pid).or_else(owner) else { return false };
+        let Some(user) = proc_fs.user(pid) else { return false };
         let Some((umid, directory)) = self.directory(pid, user, &arguments) else {
             *self.early.entry(pid).or_default() += 1;
             return false;
@@ -302,6 +299,8 @@ mod tests {
             write(&format!("proc/{pid}/comm"), "linux.uml\n");
             let rest = " 7".repeat(40);
             write(&format!("proc/{pid}/stat"), &format!("{pid} (linux.uml) S {parent}{rest}\n"));
+            let user = rustix::process::getuid().as_raw();
+            write(&format!("proc/{pid}/status"), &format!("Name:\tlinux.uml\nUid:\t{user}\t0\t0\t0\n"));
             write(&format!("proc/{pid}/environ"), &format!("A=1\0HOME={}\0", at("home").display()));
         }
         write("memory (deleted)", "");

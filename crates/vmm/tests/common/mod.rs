@@ -106,6 +106,7 @@ impl Tree {
         let (umid, uml_dir) = (format!("umid={name}"), format!("uml_dir={}", uml_dir.display()));
         let args = ["linux.uml", &format!("mem={mib}M"), &umid, &uml_dir, "root=/dev/ram"];
         self.add(&Process { pid, parent: 1, start: 100 + u64::from(pid), comm: "linux.uml", args: &args });
+        self.owned_by(pid, rustix::process::getuid().as_raw());
     }
 
     pub fn remove(&self, pid: u32) {
