@@ -9,6 +9,8 @@
 //!
 //! A name that the host does not have is a mistake: it would silently leave guests out.
 
+use std::collections::BTreeSet;
+
 use memtide_host::Accounts;
 use memtide_model::Users;
 
@@ -31,26 +33,23 @@ pub(crate) fn of_word(word: &str, accounts: &Accounts) -> Result<Vec<(u32, u32)>
         return Ok(each(members));
     }
     if let Some(range) = range(word) {
-        let (first, last) = range?;
-        return Ok(vec![(first, last)]);
+        return range.map(|range| vec![range]);
     }
     let number = accounts.number_of(word).ok_or_else(|| {
         format!("/etc/passwd has no user {}: correct it, or write the user's number", Quoted(word))
     })?;
-    Ok(each(vec![number]))
+    Ok(each([number]))
 }
 
 fn of_system(accounts: &Accounts) -> Vec<(u32, u32)> {
     // The group is there only if somebody has made it.
     let members = accounts.members_of(Users::GROUP).unwrap_or_default();
-    let mut people: Vec<u32> = members.into_iter().chain(accounts.own()).collect();
-    people.retain(|user| *user >= Users::FIRST_PERSON);
-    people.sort_unstable();
-    people.dedup();
+    let all = members.into_iter().chain(accounts.own());
+    let people: BTreeSet<u32> = all.filter(|user| *user >= Users::FIRST_PERSON).collect();
     [vec![Users::SYSTEM_RANGE], each(people)].concat()
 }
 
-fn each(users: Vec<u32>) -> Vec<(u32, u32)> {
+fn each(users: impl IntoIterator<Item = u32>) -> Vec<(u32, u32)> {
     users.into_iter().map(|user| (user, user)).collect()
 }
 
@@ -60,10 +59,6 @@ fn range(word: &str) -> Option<Result<(u32, u32), String>> {
         return None;
     }
     let (first, last) = word.split_once('-').unwrap_or((word, word));
-    let wrong = || {
-        let most = u32::MAX - 1;
-        format!("{} is no number up to {most}, and no range as in 100000-165535", Quoted(word))
-    };
     // The last number stands for no user.
     let number = |text: &str| text.parse().ok().filter(|number: &u32| *number != u32::MAX);
     let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -72,7 +67,10 @@ fn range(word: &str) -> Option<Result<(u32, u32), String>> {
             Err(format!("{} ends before it begins: write {last}-{first}", Quoted(word)))
         }
         (Some(low), Some(high)) if is_plain(first) && is_plain(last) => Ok((low, high)),
-        _ => Err(wrong()),
+        _ => {
+            let most = u32::MAX - 1;
+            Err(format!("{} is no number up to {most}, and no range as in 100000-165535", Quoted(word)))
+        }
     })
 }
 

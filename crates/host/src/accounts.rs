@@ -5,6 +5,8 @@
 
 use std::path::Path;
 
+use memtide_model::{Outsiders, Users};
+
 use crate::{Root, read_regular};
 
 /// The longest part of a file that is read: some ten thousand users.
@@ -86,6 +88,13 @@ impl Accounts {
         self.users.iter().find(|user| user.number == number).map(|user| user.name.as_str())
     }
 
+    /// Tells of the listed outsiders the names of their users, and the lines that admit these users beside those in `users`.
+    pub fn tell(&self, outsiders: &mut Outsiders, users: &Users) {
+        for outsider in &mut outsiders.listed {
+            outsider.tell(outsider.user.and_then(|user| self.name_of(user)), users);
+        }
+    }
+
     /// The numbers of the members of the group with this name, ascending: those that it lists, and those whose own group it is. `None` if there is
     /// no such group.
     #[must_use]
@@ -101,6 +110,8 @@ impl Accounts {
 
 #[cfg(test)]
 mod tests {
+    use memtide_model::Outsider;
+
     use super::*;
 
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash\n\
@@ -117,6 +128,19 @@ mod tests {
         assert_eq!(accounts.members_of("memtide"), Some(vec![1001, 1002]), "listed, or by their own group");
         assert_eq!(accounts.members_of("empty"), Some(Vec::new()));
         assert_eq!(accounts.members_of("nobody"), None);
+    }
+
+    #[test]
+    fn outsiders_have_the_names_of_their_users_and_the_lines_that_admit_them() {
+        let outsider = |pid, user| Outsider::new("web1", pid, user);
+        let listed = vec![outsider(42, Some(1001)), outsider(43, Some(100_000)), outsider(44, None)];
+        let mut outsiders = Outsiders { listed, count: 9 };
+        Accounts::parse(PASSWD, GROUP).tell(&mut outsiders, &Users::default());
+        let lines: Vec<_> = outsiders.listed.iter().map(|one| one.line.as_deref()).collect();
+        let expected =
+            [Some("users = [\"system\", \"alice\"]"), Some("users = [\"system\", \"100000\"]"), None];
+        assert_eq!(lines, expected);
+        assert_eq!(outsiders.listed[0].user_name.as_deref(), Some("alice"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! **Rule.** A guest is shown if its name matches a pattern and its user is on the list, or if the configuration names it. The others are never
 //! connected to. A guest that only its user keeps out is an *outsider*: an operator may look for it, so it is listed.
 
+use memtide_host::{Accounts, Root};
 use memtide_model::{Outsider, Outsiders, Users, name_matches};
 
 use crate::backend::Found;
@@ -46,12 +47,15 @@ impl Admitted {
             false => Place::Outside,
         }
     }
-}
 
-/// The guests `found` outside.
-pub(crate) fn outsiders<'a>(found: impl Iterator<Item = &'a Found>) -> Outsiders {
-    let outsider = |found: &Found| Outsider::new(found.id.name(), found.process.pid, found.process.user);
-    Outsiders::of(found.map(outsider).collect())
+    /// The list of these outsiders, with the names of their users and the lines that admit them. Reads files.
+    pub(crate) fn list(&self, outside: Vec<Outsider>) -> Outsiders {
+        let mut outsiders = Outsiders::of(outside);
+        if let (Some(users), false) = (&self.users, outsiders.listed.is_empty()) {
+            Accounts::read(&Root::system()).tell(&mut outsiders, users);
+        }
+        outsiders
+    }
 }
 
 #[cfg(test)]

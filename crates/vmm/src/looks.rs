@@ -10,9 +10,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memtide_model::{Absence, GuestId, Outsiders};
+use memtide_model::{Absence, GuestId, Outsider, Outsiders};
 
-use crate::admitted::{self, Admitted, Place};
+use crate::admitted::{Admitted, Place};
 use crate::backend::{Backend, Control, Found};
 
 /// An order to look.
@@ -137,23 +137,29 @@ impl Looker {
         self.kinds.iter_mut().find(has_it).map(|kind| kind.backend.control(id))
     }
 
-    /// All guests that are to be shown. If two backends find the same guest, the first one has it. Makes the controls of those that are new.
+    /// All guests that are to be shown, and the outsiders. If two backends find the same guest, the first one has it. Makes the controls of those
+    /// that are new.
     fn show(&mut self, controls: &mut Vec<Made>) -> (Vec<Arc<Found>>, Outsiders) {
         let mut shown = BTreeSet::new();
-        let mut guests = Vec::new();
+        let (mut guests, mut outside) = (Vec::new(), Vec::new());
         for Kind { backend, found } in &mut self.kinds {
             for found in found.iter() {
-                if self.admitted.place_of(found) == Place::Shown && shown.insert(found.id.clone()) {
-                    if !self.shown.contains(&found.id) {
-                        controls.push((found.id.clone(), backend.control(&found.id)));
+                match self.admitted.place_of(found) {
+                    Place::Shown if shown.insert(found.id.clone()) => {
+                        if !self.shown.contains(&found.id) {
+                            controls.push((found.id.clone(), backend.control(&found.id)));
+                        }
+                        guests.push(Arc::new(found.clone()));
                     }
-                    guests.push(Arc::new(found.clone()));
+                    Place::Outside => {
+                        let process = &found.process;
+                        outside.push(Outsider::new(found.id.name(), process.pid, process.user));
+                    }
+                    Place::Shown | Place::Ignored => {}
                 }
             }
         }
         self.shown = shown;
-        let all = self.kinds.iter().flat_map(|kind| &kind.found);
-        let outside = all.filter(|found| self.admitted.place_of(found) == Place::Outside);
-        (guests, admitted::outsiders(outside))
+        (guests, self.admitted.list(outside))
     }
 }

@@ -376,7 +376,7 @@ impl World for LiveWorld {
         self.seen_at = (now, wall);
         self.lock_guests(&mut seen, now);
         self.say_warnings();
-        self.outsiders.follow(&self.root, self.fleet.outsiders(), &self.config.users, now);
+        self.outsiders.follow(&self.root, self.fleet.outsiders(), now);
         if !self.costs.are_of(&seen) {
             self.find_small_host(&seen);
             let alive = |id: &GuestId| seen.iter().any(|guest| guest.found.id == *id);

@@ -245,7 +245,7 @@ pub(super) async fn look(
     by: Instant,
 ) -> Seen {
     let before = found.len();
-    let (outside, named): (Vec<_>, Vec<_>) = found
+    let (outside, ours): (Vec<_>, Vec<_>) = found
         .into_iter()
         .filter(|(process, configured)| {
             let name = process.id.name();
@@ -254,11 +254,10 @@ pub(super) async fn look(
         .partition(|(process, configured)| {
             configured.is_none() && is_outside(config, daemon, process.pid, process.user)
         });
-    let left_out = before - named.len() - outside.len();
+    let left_out = before - ours.len() - outside.len();
     let outsider =
         |(process, _): (QemuProcess, _)| Outsider::new(process.id.name(), process.pid, process.user);
     let outside = outside.into_iter().map(outsider).collect();
-    let ours = named;
     let files = each(root, &ours, by, |root, process, _| Files::read(root, process));
     let memory = each(root, &ours, by, Memory::read);
     let mut slow = Vec::new();

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use memtide_host::{Accounts, Root};
-use memtide_model::{Bytes, Config, GuestSeen, Mode, Outsider, Outsiders, Users};
+use memtide_model::{Bytes, Config, GuestSeen, Mode, Outsider, Outsiders};
 use memtide_vmm::qemu::ConfiguredGuest;
 
 use crate::quote::shell;
@@ -232,7 +232,10 @@ pub async fn gather(question: Question) -> Facts {
     let seen = guest::look(&root, &config, &discover, &daemon, processes, by).await;
     searched.slow.extend(seen.slow);
     searched.outside.extend(seen.outside);
-    let outsiders = named(&root, Outsiders::of(searched.outside), &config.users);
+    let mut outsiders = Outsiders::of(searched.outside);
+    if !outsiders.listed.is_empty() {
+        Accounts::read(&root).tell(&mut outsiders, &config.users);
+    }
     let memory = host.memory.value().map_or(Bytes::MAX, |memory| memory.total);
     let cgroups = cgroups::look(&root, &seen.guests, memory);
     Facts {
@@ -253,17 +256,6 @@ pub async fn gather(question: Question) -> Facts {
         unmatched,
         cgroups,
     }
-}
-
-/// The guests of other users, with the names of these users and the lines that admit them.
-fn named(root: &Root, mut outsiders: Outsiders, users: &Users) -> Outsiders {
-    if !outsiders.listed.is_empty() {
-        let accounts = Accounts::read(root);
-        for outsider in &mut outsiders.listed {
-            outsider.tell(outsider.user.and_then(|user| accounts.name_of(user)), users);
-        }
-    }
-    outsiders
 }
 
 /// What the searches through all processes have found.
