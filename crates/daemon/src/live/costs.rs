@@ -70,12 +70,10 @@ struct Process {
     in_pool: Bytes,
     /// What the kernel shows of its memory that cannot be the host's.
     withheld: Option<Withheld>,
-    /// What it has mapped that looks like RAM.
-    ram_like: Bytes,
     /// What it has mapped that can be the guest's RAM; `None` if its mappings were never read.
     ram_mapped: Option<Bytes>,
     /// The RAM that the guest must have mapped, as told last.
-    full: Bytes,
+    told_ram: Bytes,
     /// What it cost when that was read last.
     weighed: Reading<Footprint>,
     weighed_at: Moment,
@@ -125,11 +123,6 @@ impl Costs {
     /// Forgets guests that are gone.
     pub(super) fn keep_only(&mut self, alive: impl Fn(&GuestId) -> bool) {
         self.processes.retain(|id, _| alive(id));
-    }
-
-    /// The size of a guest whose VMM has not told it: what looks like RAM in its process.
-    pub(super) fn ram_like(&self, id: &GuestId) -> Option<Bytes> {
-        self.processes.get(id).map(|process| process.ram_like).filter(|bytes| !bytes.is_zero())
     }
 
     /// The memory that the process has mapped and that can be the guest's RAM; `None` if its mappings were never read.
@@ -202,7 +195,7 @@ impl Costs {
     /// `is_torn`.
     pub(super) fn of(
         &mut self,
-        (found, full, actual): (&Arc<Found>, Bytes, Bytes),
+        (found, told_ram, actual): (&Arc<Found>, Bytes, Bytes),
         ksm: KsmPages,
         (weighs, is_torn): (bool, bool),
         now: Moment,
@@ -220,7 +213,7 @@ impl Costs {
             process.weigh(ksm, now, &mut self.scratch);
         }
         // What was plugged is mapped by now.
-        let is_plugged = std::mem::replace(&mut process.full, full) != full;
+        let is_plugged = std::mem::replace(&mut process.told_ram, told_ram) != told_ram;
         process.mappings_changed |= is_plugged || process.exceeds(actual, now);
         if process.is_read {
             // One order at a time.
@@ -286,9 +279,8 @@ impl Process {
             overhead_bound: unread,
             in_pool: Bytes::ZERO,
             withheld: None,
-            ram_like: Bytes::ZERO,
             ram_mapped: None,
-            full: mapped_at_start(found),
+            told_ram: mapped_at_start(found),
             weighed: Reading::absent(Absence::NotYet),
             weighed_at: now,
             ram_resident: Reading::absent(Absence::NotYet),
@@ -340,7 +332,7 @@ impl Process {
     /// Whether more of the guest's memory seems to be resident than it keeps: only its mappings tell.
     fn exceeds(&self, actual: Bytes, now: Moment) -> bool {
         let Some(footprint) = self.weighed.fresh() else { return false };
-        let most = actual.saturating_add(self.overhead).saturating_add(self.full.mul_div(1, 128));
+        let most = actual.saturating_add(self.overhead).saturating_add(self.told_ram.mul_div(1, 128));
         let elsewhere = footprint.merged.saturating_add(self.swapped.latest().copied().unwrap_or_default());
         footprint.total().saturating_add(elsewhere) > most && now.since(self.read_at) >= FIRST_MAPPINGS_AFTER
     }
@@ -356,7 +348,7 @@ impl Process {
     fn order(&mut self, found: &Arc<Found>, seldom: Span, now: Moment) -> Order {
         self.note_order(seldom, now);
         // QEMU tells another size than its options: more was plugged since.
-        let all = (self.full != mapped_at_start(found)).then_some(self.full);
+        let all = (self.told_ram != mapped_at_start(found)).then_some(self.told_ram);
         let part = Part::All { found: Arc::clone(found), all };
         Order { guest: found.id.clone(), part }
     }
@@ -397,9 +389,9 @@ impl Process {
                     false => Reading::unsupported(),
                 };
                 self.in_pool = mappings.ram_huge;
-                (self.ram_like, self.ram_mapped) = (mappings.ram_like, Some(mappings.ram_mapped));
-                let full = self.full.max(self.ram_like);
-                self.withheld = mappings.withheld.or_else(|| locked.withheld(full));
+                self.ram_mapped = Some(mappings.ram_mapped);
+                let ram = self.told_ram.max(mappings.ram_like);
+                self.withheld = mappings.withheld.or_else(|| locked.withheld(ram));
                 self.reader.set_program(mappings.program_resident);
             }
             Err(why) => {
@@ -464,9 +456,8 @@ mod tests {
             overhead_bound: Bytes::ZERO,
             in_pool: Bytes::ZERO,
             withheld: None,
-            ram_like: Bytes::ZERO,
             ram_mapped: None,
-            full: Bytes::ZERO,
+            told_ram: Bytes::ZERO,
             weighed: Reading::absent(Absence::NotYet),
             weighed_at: at(0),
             ram_resident: Reading::absent(Absence::NotYet),

@@ -331,7 +331,7 @@ impl LiveWorld {
 
 /// All RAM that a guest must have mapped by now. Memory of virtio-mem is mapped whole, however little of it is plugged; a device that was added later is
 /// in no option.
-fn mapped(guest: &Seen) -> Bytes {
+fn told_ram(guest: &Seen) -> Bytes {
     let told = guest.told.hotplug.latest();
     let plugged = told.map_or(Bytes::ZERO, |hotplug| hotplug.plugged);
     let most = told.map_or(Bytes::ZERO, |hotplug| hotplug.most);
@@ -341,20 +341,19 @@ fn mapped(guest: &Seen) -> Bytes {
 impl LiveWorld {
     /// A guest with its cost, and what the kernel shows of its memory. `weighs`: see [`Costs::of`].
     fn weigh(&mut self, mut guest: Seen, ksm: KsmPages, weighs: (bool, bool), now: Moment) -> GuestSeen {
-        let mapped = mapped(&guest);
-        let mut cost = self.costs.of((&guest.found, mapped, guest.told.actual()), ksm, weighs, now);
+        let mut cost = self.costs.of((&guest.found, told_ram(&guest), guest.told.actual()), ksm, weighs, now);
         if matches!(self.config.budget, Budget::Size(_)) {
             // A budget is for all that the guests cost, wherever it lies.
             cost.in_pool = Bytes::ZERO;
         }
+        let mapped = self.costs.ram_mapped(&guest.found.id);
         // Nobody has told another size than the assumed one.
         if guest.found.process.is_of_unknown_size && guest.told.claimed {
-            guest.told.full = self.costs.ram_like(&guest.found.id).unwrap_or(guest.told.full);
+            guest.told.full = mapped.filter(|bytes| !bytes.is_zero()).unwrap_or(guest.told.full);
         }
         // The command line is known before the mappings are read.
         let withheld = guest.found.withheld.clone().or_else(|| self.costs.withheld(&guest.found.id));
         let mut seen = GuestSeen { withheld, ..look_of(guest, cost) };
-        let mapped = self.costs.ram_mapped(&seen.id);
         claims::bound(&mut seen, mapped, self.memory);
         seen.tmpfs = self.costs.tmpfs_of(&seen.id, seen.told.full);
         seen
