@@ -2,7 +2,8 @@
 //!
 //! **Problem.** A look reads processes of strangers. It can take long, and no decision may wait for it.
 //!
-//! **Rule.** One look is under way at a time. The thread owns the backends: it looks, and makes the controls of guests that are new.
+//! **Rule.** One look is under way at a time. The thread owns the backends: it looks, and makes the controls of guests that are new. Its end removes
+//! what they have made in the file system, so the engine waits for that, but not for a look that hangs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,6 +27,9 @@ pub(crate) struct Order {
     pub(crate) admitted: Option<Admitted>,
 }
 
+/// The longest that an end waits for the backends' own.
+const ENDS_WITHIN: Duration = Duration::from_millis(500);
+
 /// The control of a guest, or why its backend leaves it alone.
 pub(crate) type Made = (GuestId, Result<Box<dyn Control>, Absence>);
 
@@ -40,7 +44,7 @@ pub(crate) struct Looked {
     pub(crate) warnings: Vec<String>,
 }
 
-/// The thread. It ends when this is dropped, and nobody waits for it.
+/// The thread. It ends when this is dropped.
 pub(crate) struct Looks {
     orders: Option<Sender<Order>>,
     looked: Receiver<Looked>,
@@ -89,6 +93,15 @@ impl Looks {
                 None
             }
         }
+    }
+}
+
+impl Drop for Looks {
+    fn drop(&mut self) {
+        self.orders = None;
+        let by = Instant::now() + ENDS_WITHIN;
+        // Nobody wants the result of the last look. The thread closes the channel after it has dropped its backends.
+        while self.looked.recv_timeout(by.saturating_duration_since(Instant::now())).is_ok() {}
     }
 }
 
@@ -161,5 +174,56 @@ impl Looker {
         }
         self.shown = shown;
         (guests, self.admitted.list(outside))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::backend::DiscoverError;
+
+    /// Says when it is dropped, and its looks wait for `held`.
+    struct Slow {
+        held: Arc<Mutex<()>>,
+        is_dropped: Arc<AtomicBool>,
+    }
+
+    impl Backend for Slow {
+        fn discover(&mut self, _ended: bool) -> Result<Option<Vec<Found>>, DiscoverError> {
+            let _held = self.held.lock();
+            Ok(None)
+        }
+
+        fn control(&mut self, _id: &GuestId) -> Result<Box<dyn Control>, Absence> {
+            Err(Absence::Gone)
+        }
+    }
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            // Long enough that an end that does not wait is over before.
+            thread::sleep(Duration::from_millis(20));
+            self.is_dropped.store(true, Ordering::Release);
+        }
+    }
+
+    #[test]
+    fn an_end_waits_for_the_backends_and_not_for_a_look_that_hangs() {
+        let (held, is_dropped) = (Arc::default(), Arc::<AtomicBool>::default());
+        let start = || {
+            let slow = Slow { held: Arc::clone(&held), is_dropped: Arc::clone(&is_dropped) };
+            let mut looks = Looks::start(vec![Box::new(slow)], Admitted::default());
+            looks.order(Order::default());
+            looks
+        };
+        drop(start());
+        assert!(is_dropped.swap(false, Ordering::AcqRel));
+        let hangs = held.lock().unwrap();
+        drop(start());
+        assert!(!is_dropped.load(Ordering::Acquire), "it returned before the look");
+        drop(hangs);
     }
 }

@@ -10,7 +10,7 @@ use std::thread;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use memtide_sim::seeds::{self, Failure};
+use memtide_sim::seeds::{self, Failure, Violation};
 
 use super::{UNEXPECTED, interrupt, told};
 
@@ -39,14 +39,14 @@ pub fn command(range: Range<u64>, json: bool, out: Option<&Path>) -> Result<Exit
     let text = if json { format!("{}\n", serde_json::to_string(&sweep)?) } else { sweep.to_string() };
     told::print(&text)?;
     if let Some(out) = out {
-        let written = write(&sweep.failures, out, &goes_on)?;
+        let written = write(&small(&sweep.failures, &goes_on), out)?;
         told::print(if json { "" } else { &written })?;
     }
     Ok(if sweep.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(UNEXPECTED) })
 }
 
-/// Makes the failures small and writes those of different kinds. What was written, a line each.
-fn write(failures: &[Failure], out: &Path, goes_on: &dyn Fn() -> bool) -> Result<String> {
+/// Those of different kinds, made small.
+fn small(failures: &[Failure], goes_on: &dyn Fn() -> bool) -> Vec<Violation> {
     let bar =
         ProgressBar::with_draw_target(Some(failures.len() as u64), ProgressDrawTarget::stderr_with_hz(5));
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos} of {len} failures shrunk, {elapsed}") {
@@ -57,6 +57,11 @@ fn write(failures: &[Failure], out: &Path, goes_on: &dyn Fn() -> bool) -> Result
         goes_on()
     });
     bar.finish_and_clear();
+    found
+}
+
+/// Writes each into a file of its own. What was written, two lines each.
+fn write(found: &[Violation], out: &Path) -> Result<String> {
     let mut text = String::new();
     for violation in found {
         let path = out.join(format!("fault-{}.toml", violation.seed));
@@ -64,4 +69,32 @@ fn write(failures: &[Failure], out: &Path, goes_on: &dyn Fn() -> bool) -> Result
         let _ = writeln!(text, "{}\n  {}", path.display(), violation.about);
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use memtide_sim::seeds::WrongKind;
+
+    use super::*;
+
+    #[test]
+    fn each_violation_has_its_file_and_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let violation = |seed: u64| Violation {
+            seed,
+            kind: WrongKind::Killed,
+            about: format!("strict: the host killed {seed} guests"),
+            file: format!("about = \"{seed}\""),
+        };
+        let text = write(&[violation(7), violation(8)], dir.path()).unwrap();
+        for seed in ["7", "8"] {
+            let file = dir.path().join(format!("fault-{seed}.toml"));
+            assert_eq!(fs::read_to_string(&file).unwrap(), format!("about = \"{seed}\""));
+            assert!(
+                text.contains(&format!("{}\n  strict: the host killed {seed} guests\n", file.display())),
+                "{text}"
+            );
+        }
+        assert_eq!(text.lines().count(), 4);
+    }
 }

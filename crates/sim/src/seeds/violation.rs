@@ -46,7 +46,7 @@ pub fn violations(failures: &[Failure], go_on: &mut dyn FnMut(usize) -> bool) ->
     let (mut found, mut known) = (Vec::new(), BTreeSet::new());
     for (failure, done) in failures.iter().zip(1..) {
         let Some(wrong) = failure.wrong.first() else { continue };
-        if let Some((kinds, violation)) = small(failure.seed, wrong.kind)
+        if let Some((kinds, violation)) = small(failure.seed, faulty(failure.seed), wrong.kind, RUNS)
             && known.insert((failure.commitment == Commitment::Strict, wrong.kind, kinds))
         {
             found.push(violation);
@@ -58,10 +58,10 @@ pub fn violations(failures: &[Failure], go_on: &mut dyn FnMut(usize) -> bool) ->
     found
 }
 
-/// The small setup of a seed, and its kind; `None` if the format cannot express it.
-fn small(seed: u64, kind: WrongKind) -> Option<(BTreeSet<&'static str>, Violation)> {
+/// The small form of the setup of a seed, found in fewer than `runs`, and its kind; `None` if the format cannot express it.
+fn small(seed: u64, setup: Setup, kind: WrongKind, runs: u64) -> Option<(BTreeSet<&'static str>, Violation)> {
     let mut is_bad = |setup: &Setup| first(setup, kind).is_some();
-    let mut setup = shrink(faulty(seed), RUNS, &fits, &mut is_bad);
+    let mut setup = shrink(setup, runs, &fits, &mut is_bad);
     let named = named(&setup);
     if is_bad(&named) {
         setup = named;
@@ -118,4 +118,30 @@ fn fits(setup: &Setup) -> bool {
         && Bytes::sum(needs.chain([host.other_most, own, free])) <= host.memory
         && at_start <= host.memory
         && later(quiet_from(setup), QUIET) <= setup.lasts
+}
+
+#[cfg(test)]
+mod tests {
+    use memtide_model::Config;
+
+    use super::*;
+    use crate::scenario::Scenario;
+
+    #[test]
+    fn what_goes_wrong_is_made_small_and_its_file_breaks_the_bound() {
+        // Nothing is known that memtide does wrong with these setups. Where it may not manage the guests, they go wrong.
+        let found = (0..50).find_map(|seed| {
+            let mut setup = faulty(seed);
+            setup.config.classes.entry(Config::DEFAULT_CLASS.into()).or_default().manage = false;
+            first(&setup, WrongKind::AboveCapacity).map(|_| (seed, setup))
+        });
+        let (seed, setup) = found.expect("on one of these hosts the guests do not fit by themselves");
+        let (_, violation) = small(seed, setup.clone(), WrongKind::AboveCapacity, 10).unwrap();
+        let written = Scenario::parse(&violation.file).unwrap();
+        let size = |setup: &Setup| setup.guests.len() + setup.faults.len();
+        assert!(size(&written.setup) < size(&setup), "{}", violation.file);
+        assert!(violation.about.contains("above its capacity"), "{}", violation.about);
+        assert_eq!(written.bounds[0].fails.as_deref(), Some(&*violation.about));
+        assert!(first(&written.setup, WrongKind::AboveCapacity).is_some(), "{}", violation.file);
+    }
 }
