@@ -48,7 +48,12 @@ pub fn run(bytes: &[u8]) {
     });
     RUNTIME.with(|runtime| {
         for use_as in [Use::Brief, Use::Dedicated] {
-            runtime.block_on(speak(&path, said, use_as, Wish { refresh_stats, keep_open: refresh_stats }));
+            runtime.block_on(speak(
+                &path,
+                said,
+                use_as,
+                Wish { refresh_stats, sizes: false, keep_open: refresh_stats },
+            ));
         }
     });
 }

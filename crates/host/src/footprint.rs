@@ -7,21 +7,25 @@
 //! **Rule.**
 //!
 //! ```text
-//! footprint = resident − program − merged + (blocks − shared, if the files hold more than the process has mapped)
+//! footprint = resident − program − elsewhere − merged + (blocks − shared, if the files hold more than the process has mapped)
 //! ```
 //!
 //! If guest RAM is a shared memory file, the process may have mapped only a part of the file's memory. Another process, a vhost-user device
 //! or an earlier mapping may have filled the rest, and the kernel never counts hugetlbfs pages as resident. The file's blocks give the true
-//! size, and each file counts once. Here, `shared` excludes the program.
+//! size, and each file counts once. Here, `shared` excludes the program and what counts elsewhere.
 //!
 //! The program is page cache that all guests share. QEMU's program takes 27 MiB: counted once for each guest, it made a host with 13 guests
 //! look 340 MiB fuller than it was. It is read from time to time, together with the mappings.
+//!
+//! *Elsewhere* is the memory of files that several guests have (ivshmem, clones of a template) and that counts for another one of them.
+
+use std::collections::BTreeMap;
 
 use memtide_model::{Bytes, PageSize, Span};
 
 use crate::ksm::{KsmPages, pages};
 use crate::process::{Statm, gone, parse_stat};
-use crate::{HostError, ParseError, Root, Scratch, SharedRam, Source, page_size, start_time};
+use crate::{FileId, HostError, ParseError, Root, Scratch, SharedRam, Source, page_size, start_time};
 
 /// The cost of a guest's process to the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +34,8 @@ pub struct Footprint {
     pub statm: Statm,
     /// The resident part of the VMM's program and libraries.
     pub program: Bytes,
+    /// The resident part of files that count for another guest.
+    pub elsewhere: Bytes,
     /// The part of it that KSM saves.
     pub merged: Bytes,
     /// The memory that the guest's shared memory files hold.
@@ -42,9 +48,9 @@ impl Footprint {
     /// The cost in one number.
     #[must_use]
     pub fn total(&self) -> Bytes {
-        let program = self.program.min(self.statm.shared);
-        let unmapped = self.blocks.saturating_sub(self.statm.shared.saturating_sub(program));
-        let own = self.statm.resident.saturating_sub(program).saturating_sub(self.merged);
+        let others = self.program.saturating_add(self.elsewhere).min(self.statm.shared);
+        let unmapped = self.blocks.saturating_sub(self.statm.shared.saturating_sub(others));
+        let own = self.statm.resident.saturating_sub(others).saturating_sub(self.merged);
         assert!(own <= self.statm.resident && unmapped <= self.blocks, "a cost has a source");
         own.saturating_add(unmapped)
     }
@@ -61,6 +67,7 @@ pub struct ProcessReader {
     merging: Option<Source>,
     ram: SharedRam,
     program: Bytes,
+    elsewhere: BTreeMap<FileId, Bytes>,
 }
 
 impl ProcessReader {
@@ -81,6 +88,7 @@ impl ProcessReader {
                 merging,
                 ram: SharedRam::default(),
                 program: Bytes::ZERO,
+                elsewhere: BTreeMap::new(),
             })
         };
         open().map_err(|error| gone(pid, error))
@@ -114,6 +122,11 @@ impl ProcessReader {
         self.program = resident;
     }
 
+    /// Leaves these files out of all further footprints, each with what this process has of it: they count for another guest.
+    pub fn set_elsewhere(&mut self, files: BTreeMap<FileId, Bytes>) {
+        self.elsewhere = files;
+    }
+
     /// The cost of the process. `ksm` is the global state of the same tick.
     ///
     /// # Errors
@@ -123,8 +136,10 @@ impl ProcessReader {
             let statm = self.statm.parse_line(scratch, |text| self.parse(text))?;
             let merged = pages::saved(self.merging.as_ref(), ksm, scratch)?;
             let stat = self.stat.parse_line(scratch, parse_stat).ok();
-            let (blocks, cpu_time) = (self.ram.blocks(), stat.map(|stat| stat.cpu_time()));
-            Ok(Footprint { statm, program: self.program, merged, blocks, cpu_time })
+            let (blocks, cpu_time) =
+                (self.ram.blocks_beside(&self.elsewhere), stat.map(|stat| stat.cpu_time()));
+            let elsewhere = Bytes::sum(self.elsewhere.values().copied());
+            Ok(Footprint { statm, program: self.program, elsewhere, merged, blocks, cpu_time })
         };
         let footprint: Footprint = read(scratch).map_err(|error| gone(self.pid, error))?;
         // A zombie (ended, but not yet waited for) has no memory, and its `statm` is all zeros.
@@ -154,6 +169,7 @@ mod tests {
                 shared: Bytes::from_mib(shared),
             },
             program: Bytes::from_mib(25),
+            elsewhere: Bytes::ZERO,
             merged: Bytes::from_mib(merged),
             blocks: Bytes::from_mib(blocks),
             cpu_time: None,
@@ -171,6 +187,9 @@ mod tests {
         assert_eq!(footprint(260, 225, 0, 400).total(), Bytes::from_mib(35 + 400));
         // The program never exceeds the shared memory: its value may be old.
         assert_eq!(footprint(300, 5, 0, 0).total(), Bytes::from_mib(295));
+        // 100 MiB of what is mapped count for another guest.
+        let elsewhere = Footprint { elsewhere: Bytes::from_mib(100), ..footprint(260, 225, 0, 0) };
+        assert_eq!(elsewhere.total(), Bytes::from_mib(135));
         // Inconsistent counters never go below zero.
         assert_eq!(footprint(10, 5, 100, 0).total(), Bytes::ZERO);
     }

@@ -32,19 +32,24 @@
 //! largest mappings that look like RAM and fit are those blocks. Memory of a block that is not found ([`Mappings::ram_missing`]) counts as other, so
 //! the bound errs on the high side.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use memtide_model::{Bytes, Withheld};
 
 use crate::shared_ram::{MEMFD, is_named};
-use crate::{HostError, Mapping, Root};
+use crate::{FileId, HostError, Mapping, Root};
 
 /// The part of other memory to allow for the growth of stacks, heaps and queues, if that is more than the least.
 const GROWTH_PART: u64 = 8;
 
 /// The least size of guest RAM whose block is not known.
 const LEAST_RAM: Bytes = Bytes::from_mib(32);
+
+/// Smaller mappings of files are not worth a look at who else has them.
+const LEAST_FILE: Bytes = Bytes::from_mib(1);
+/// The most files of one process that are compared with those of others.
+const MOST_FILES: usize = 32;
 
 /// A piece of guest RAM, as the VMM was told to create it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +104,10 @@ pub struct Mappings {
     pub ram_mapped: Bytes,
     /// Guest RAM made of pages of hugetlbfs.
     pub ram_huge: Bytes,
+    /// Whether some of the RAM that was found is shared memory of a file: other processes may hold more of it.
+    pub ram_is_shared: bool,
+    /// The files with most resident memory here, apart from programs, each with as much of it. Other guests may have the same files.
+    pub files: BTreeMap<FileId, Bytes>,
     /// Why guest RAM that is given brings the host nothing, or hurts others.
     pub withheld: Option<Withheld>,
 }
@@ -155,7 +164,11 @@ impl Mappings {
                     add(&mut seen.ram_huge, mapping.size());
                 }
             }
+            if !is_program(mapping) {
+                seen.note_file(mapping);
+            }
             if is_ram {
+                seen.ram_is_shared |= !mapping.is_private && mapping.inode != 0;
                 add(&mut seen.ram_resident, mapping.resident);
                 add(&mut seen.ram_swapped, mapping.swapped);
                 continue;
@@ -172,7 +185,30 @@ impl Mappings {
                 add(&mut seen.guest_visible, absent);
             }
         }
+        seen.keep_largest_files();
         seen
+    }
+
+    /// Notes what is resident of a mapping's file itself, without the pages that became the process's own.
+    fn note_file(&mut self, mapping: &Mapping) {
+        // The kernel does not count pages of hugetlbfs as resident.
+        let resident = match mapping.is_huge {
+            true => Bytes::ZERO,
+            false => mapping.resident.saturating_sub(mapping.anonymous),
+        };
+        if let Some(file) = mapping.file()
+            && mapping.size() >= LEAST_FILE
+        {
+            add(self.files.entry(file).or_default(), resident);
+        }
+    }
+
+    fn keep_largest_files(&mut self) {
+        if self.files.len() > MOST_FILES {
+            let mut all: Vec<(FileId, Bytes)> = std::mem::take(&mut self.files).into_iter().collect();
+            all.sort_by_key(|(_, resident)| std::cmp::Reverse(*resident));
+            self.files = all.into_iter().take(MOST_FILES).collect();
+        }
     }
 
     /// The worst case for other memory. `least_growth` is what stacks, heaps and queues of this VMM may grow by in any case.
@@ -257,12 +293,14 @@ fn add(sum: &mut Bytes, part: Bytes) {
 /// The resident part of a read-only file on a disk. Pages of it that were written (by the dynamic linker) belong to the process. Files
 /// whose pages are memory are not page cache.
 fn program(mapping: &Mapping) -> Bytes {
+    if is_program(mapping) { mapping.resident.saturating_sub(mapping.anonymous) } else { Bytes::ZERO }
+}
+
+/// Whether a mapping is a read-only file on a disk.
+fn is_program(mapping: &Mapping) -> bool {
     const MEMORY: [&str; 4] = ["/memfd:", "/dev/shm/", "/dev/zero", "/SYSV"];
     let is_memory = MEMORY.iter().any(|start| mapping.name.starts_with(start));
-    if mapping.inode == 0 || mapping.writable || is_memory || is_code_buffer(mapping) {
-        return Bytes::ZERO;
-    }
-    mapping.resident.saturating_sub(mapping.anonymous)
+    mapping.inode != 0 && !mapping.writable && !is_memory && !is_code_buffer(mapping)
 }
 
 /// Executable memory without a file; with `split-wx=on`, the executable view of a memfd.

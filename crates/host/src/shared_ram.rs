@@ -53,10 +53,13 @@ struct InTmpfs {
     hold: Bytes,
 }
 
+/// A file, whatever its names are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct FileId {
-    device: u64,
-    inode: u64,
+pub struct FileId {
+    /// Its file system, as `stat` numbers it.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
 }
 
 impl SharedRam {
@@ -110,10 +113,22 @@ impl SharedRam {
         Ok(space(&stat))
     }
 
+    /// The files.
+    pub fn files(&self) -> impl Iterator<Item = FileId> {
+        self.files.keys().copied()
+    }
+
     /// The memory that the files hold. A file that is gone holds nothing.
     #[must_use]
     pub fn blocks(&self) -> Bytes {
-        Bytes::sum(self.files.iter().filter_map(|(id, path)| {
+        self.blocks_beside(&BTreeMap::new())
+    }
+
+    /// The memory that the files hold, without those that count `elsewhere`.
+    #[must_use]
+    pub fn blocks_beside(&self, elsewhere: &BTreeMap<FileId, Bytes>) -> Bytes {
+        let own = self.files.iter().filter(|(id, _)| !elsewhere.contains_key(id));
+        Bytes::sum(own.filter_map(|(id, path)| {
             let seen = Seen::at(path)?;
             (seen.id == *id).then_some(seen.blocks)
         }))
@@ -213,6 +228,10 @@ mod tests {
         file.write_all(&vec![1; 4 * usize::try_from(MIB).unwrap()]).unwrap();
         let ram = SharedRam::find(&root, pid, &[]).unwrap();
         assert_eq!(ram.blocks(), before.saturating_add(Bytes::from_mib(4)));
+        let status = file.metadata().unwrap();
+        let id = FileId { device: status.dev(), inode: status.ino() };
+        assert!(ram.files().any(|file| file == id));
+        assert_eq!(ram.blocks_beside(&BTreeMap::from([(id, Bytes::ZERO)])), before, "it counts elsewhere");
         drop((file, again));
         assert_eq!(ram.blocks(), before);
     }

@@ -5,8 +5,10 @@ use std::io::{self, BufRead, BufReader};
 use std::time::Instant;
 
 use memtide_model::Bytes;
+use rustix::fs::makedev;
 
 use crate::process::gone;
+use crate::shared_ram::FileId;
 use crate::text::kib;
 use crate::{HostError, ParseError, Root};
 
@@ -34,6 +36,8 @@ pub struct Mapping {
     pub is_huge: bool,
     /// Whether fork skips it (`dc`, `MADV_DONTFORK`). QEMU sets this on all memory that a guest can touch.
     pub dont_fork: bool,
+    /// The device of its file, as `stat` numbers it; 0 for anonymous memory.
+    pub device: u64,
     /// The inode of its file; 0 for anonymous memory.
     pub inode: u64,
     /// The path of its file, or a name in brackets; empty for plain anonymous memory.
@@ -53,6 +57,12 @@ impl Mapping {
     #[must_use]
     pub const fn size(&self) -> Bytes {
         Bytes::new(self.end.saturating_sub(self.start))
+    }
+
+    /// Its file, if it has one.
+    #[must_use]
+    pub const fn file(&self) -> Option<FileId> {
+        if self.inode == 0 { None } else { Some(FileId { device: self.device, inode: self.inode }) }
     }
 
     /// Reads the mappings of a process.
@@ -145,7 +155,9 @@ fn head(line: &str) -> Option<Mapping> {
     let (start, end) = next().split_once('-')?;
     let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
     let perms = next();
-    let (_offset, _device) = (next(), next());
+    let _offset = next();
+    let (major, minor) = next().split_once(':')?;
+    let device = makedev(u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
     let inode = next().parse().ok()?;
     Some(Mapping {
         start,
@@ -153,6 +165,7 @@ fn head(line: &str) -> Option<Mapping> {
         writable: perms.contains('w'),
         executable: perms.contains('x'),
         is_private: perms.contains('p'),
+        device,
         inode,
         name: rest.trim_start().to_owned(),
         ..Mapping::default()
@@ -182,6 +195,7 @@ Rss:                   0 kB\nShared_Hugetlb:     2048 kB\nVmFlags: rd wr sh lo h
         assert_eq!((ram.inode, ram.name.as_str()), (0, ""));
         let file = &mappings[1];
         assert_eq!((file.inode, file.name.as_str()), (99, "/memfd:a b: (deleted)"));
+        assert_eq!((ram.file(), file.file()), (None, Some(FileId { device: 1, inode: 99 })));
         assert_eq!(file.resident, Bytes::from_mib(2));
         assert!(!file.dont_fork && !file.is_private && !file.is_mergeable);
         assert!(file.is_locked && file.is_huge && !ram.is_locked && !ram.is_huge);

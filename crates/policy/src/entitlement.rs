@@ -52,7 +52,7 @@ pub fn entitle(config: &Config, scene: &Scene, guests: &mut [Guest<'_>]) {
         Commitment::Elastic => elastic(scene, guests, &inside),
     }
     // A guest that uses no more than its shares alone would give it is not asked for it: guests that are stuck, cannot be resized or hold
-    // more than their share must not harm their neighbours. The commitment waits.
+    // more than their share must not harm their neighbours. The commitment waits. Nobody knows what a silent guest uses: all that it holds counts.
     for &i in &inside {
         let guest = &mut guests[i];
         guest.entitlement =
@@ -89,9 +89,9 @@ fn strict(config: &Config, scene: &Scene, guests: &mut [Guest<'_>], inside: &[us
     }
 }
 
-/// Memory in use that a guest holds.
+/// Memory in use that a guest holds; without statistics, all that it holds.
 fn in_use_held(guest: &Guest<'_>) -> Bytes {
-    guest.need.used.map_or(Bytes::ZERO, |_| guest.in_use().min(guest.entry.held).round_down(guest.step()))
+    guest.in_use().min(guest.entry.held).round_down(guest.step())
 }
 
 fn elastic(scene: &Scene, guests: &mut [Guest<'_>], inside: &[usize]) {

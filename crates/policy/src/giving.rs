@@ -453,15 +453,15 @@ fn why(scene: &Scene, guest: &Guest<'_>, donor: &Donor, wanted: Bytes) -> Reason
     if !donor.pieces.is_zero() && !guest.is_squeezed {
         return Reason::FreePieces { pieces: donor.pieces, wanted };
     }
+    if guest.need.used.is_none() {
+        return Reason::OverShare { entitlement: guest.entitlement, short: wanted };
+    }
     if scene.emergency {
         let floor = floor(scene, guest, donor.cache);
         return Reason::Emergency { state: HostState::Low, free: scene.ledger.free(), floor };
     }
     if guest.is_squeezed {
         return Reason::SqueezeStep { cache: donor.cache, demand, wanted };
-    }
-    if guest.need.used.is_none() {
-        return Reason::OverShare { entitlement: guest.entitlement, short: wanted };
     }
     if donor.idle.is_zero() {
         return Reason::OverEntitlement { entitlement: guest.entitlement, demand, short: wanted };

@@ -35,7 +35,7 @@ fn main() {
     while begun.elapsed() < Duration::from_secs(seconds) {
         let asked = Instant::now();
         let seen =
-            fleet.observe(DEADLINE, |_| Some(Wish { refresh_stats: is_given("refresh"), keep_open: false }));
+            fleet.observe(DEADLINE, |_| Some(Wish { refresh_stats: is_given("refresh"), ..Wish::default() }));
         println!("{:7.3} asked for {:?}", begun.elapsed().as_secs_f64(), asked.elapsed());
         for guest in &seen {
             let told = &guest.told;

@@ -71,6 +71,8 @@ pub struct Wish {
     /// Ask the guest for new statistics, and wait some milliseconds for them. Only if memtide set the polling interval: the polling of
     /// others is never disturbed.
     pub refresh_stats: bool,
+    /// Ask for the sizes of the guest's memory, even if they are not due: its process has mapped more.
+    pub sizes: bool,
     /// Keep a connection open after the observation, until somebody else needs it.
     pub keep_open: bool,
 }

@@ -16,8 +16,8 @@ use tempfile::TempDir;
 const PLENTY: Duration = Duration::from_secs(20);
 /// A short deadline, for things that should miss it.
 const LITTLE: Duration = Duration::from_millis(200);
-const READ: Wish = Wish { refresh_stats: false, keep_open: false };
-const REFRESH: Wish = Wish { refresh_stats: true, keep_open: false };
+const READ: Wish = Wish { refresh_stats: false, sizes: false, keep_open: false };
+const REFRESH: Wish = Wish { refresh_stats: true, ..READ };
 
 struct Fixture {
     stand_in: StandIn,
@@ -96,6 +96,32 @@ async fn what_seldom_changes_is_asked_once() {
     assert_eq!(count(&fixture, "qom-list"), 2);
     assert_eq!(count(&fixture, "query-migrate"), 1);
     assert_eq!(count(&fixture, "query-memory-devices"), 1);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn sizes_are_asked_for_when_more_was_mapped() {
+    let fixture = stand_in(Machine::new(512));
+    let mut monitor = monitor(&fixture, Use::Dedicated);
+    poll(&mut monitor).await;
+    fixture.stand_in.change(|machine| machine.virtio_mem = Some((128 << 20, 128 << 20)));
+    assert_eq!(poll(&mut monitor).await.full, Bytes::from_mib(512), "it is not due");
+    let told = monitor.poll(Wish { sizes: true, ..READ }, PLENTY).await;
+    assert_eq!((told.full, told.hotplug.fresh().is_some()), (Bytes::from_mib(640), true));
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_driver_without_statistics_is_a_driver() {
+    let mut fixture = stand_in(Machine { sends_statistics: false, ..Machine::new(512) });
+    let mut monitor = monitor(&fixture, Use::Dedicated);
+    monitor.set_polling(Span::from_secs(1), PLENTY).await.unwrap();
+    let told = poll(&mut monitor).await;
+    assert!(told.balloon.fresh().is_some(), "{told:?}");
+    assert_eq!(told.stats, Reading::absent(Absence::Unsupported));
+    // Where QEMU does not tell what the driver can do, it is silent.
+    fixture =
+        stand_in(Machine { sends_statistics: false, virtio_status: false, interval: 1, ..Machine::new(512) });
+    let mut monitor = self::monitor(&fixture, Use::Dedicated);
+    assert_eq!(poll(&mut monitor).await.stats, Reading::absent(Absence::Silent));
 }
 
 #[tokio::test(flavor = "current_thread")]

@@ -5,15 +5,20 @@
 //! discovery, then less and less often if more or less is mapped, and in any case every `MAPPINGS_EVERY`, or every two seconds for each guest. Only
 //! for the first reading of a new guest an observation waits a little.
 //!
+//! If so much more is mapped that it can be memory that was plugged, the VMM is asked for its sizes first. Otherwise it would count as memory of
+//! the VMM that the guest can fill.
+//!
+//! A file that several guests have (ivshmem, a template and its clones) counts for the first of them, by their identities.
+//!
 //! A guest's torn huge pages are read together with its mappings, and each second while the host has many (less often with many guests).
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memtide_host::{
-    Cgroup, Footprint, HostError, KsmPages, KsmReader, ProcessReader, Root, Scratch, name_of_tmpfs,
+    Cgroup, FileId, Footprint, HostError, KsmPages, KsmReader, ProcessReader, Root, Scratch, name_of_tmpfs,
 };
 use memtide_model::{
     Absence, Bytes, Cost, GuestId, GuestSeen, Moment, Reading, Space, Span, Tmpfs, TmpfsId, Withheld,
@@ -28,6 +33,8 @@ use super::survey::{self, Findings, Order, Part, Survey, Surveyed};
 const MAPPINGS_EVERY: Span = Span::from_secs(30);
 const FIRST_MAPPINGS_AFTER: Span = Span::from_millis(250);
 const REMAPPED: Bytes = Bytes::from_mib(1);
+/// Growth of the mapped memory by less than this is no plugged memory.
+const LEAST_PLUGGED: Bytes = Bytes::from_mib(32);
 /// While the host has this much torn memory, the torn memory of each guest is read more often.
 pub(super) const TORN: Bytes = Bytes::from_mib(8);
 const TORN_EVERY: Span = Span::from_secs(1);
@@ -74,6 +81,8 @@ struct Process {
     ram_mapped: Option<Bytes>,
     /// The RAM that the guest must have mapped, as told last.
     told_ram: Bytes,
+    /// The files that it has memory of, each with what is resident of it here.
+    files: BTreeMap<FileId, Bytes>,
     /// What it cost when that was read last.
     weighed: Reading<Footprint>,
     weighed_at: Moment,
@@ -96,6 +105,8 @@ struct Process {
     is_read: bool,
     /// Its mappings are to be read as soon as they can be.
     mappings_changed: bool,
+    /// Before that, its VMM is asked for its sizes.
+    asks_sizes: bool,
     read_again_after: Span,
     /// Nothing of it was read yet.
     is_new: bool,
@@ -123,6 +134,20 @@ impl Costs {
     /// Forgets guests that are gone.
     pub(super) fn keep_only(&mut self, alive: impl Fn(&GuestId) -> bool) {
         self.processes.retain(|id, _| alive(id));
+        self.divide_files();
+    }
+
+    /// Notes which files count for another guest.
+    fn divide_files(&mut self) {
+        let of = elsewhere(self.processes.values().map(|process| &process.files));
+        for (process, elsewhere) in self.processes.values_mut().zip(of) {
+            process.reader.set_elsewhere(elsewhere);
+        }
+    }
+
+    /// Whether the VMM of a guest is to be asked for the sizes of its memory now.
+    pub(super) fn asks_sizes(&self, id: &GuestId) -> bool {
+        self.processes.get(id).is_some_and(|process| process.asks_sizes)
     }
 
     /// The memory that the process has mapped and that can be the guest's RAM; `None` if its mappings were never read.
@@ -183,11 +208,16 @@ impl Costs {
         }
         let begun = Instant::now();
         let until = |new: usize| if new > 0 { begun + FIRST_READINGS_WITHIN } else { begun };
+        let mut are_read = false;
         while let Some(Surveyed { guest, findings }) = self.survey.next_by(until(new)) {
             let Some(process) = self.processes.get_mut(&guest) else { continue };
             new = new.saturating_sub(usize::from(process.is_new));
             let found = guests.iter().find(|seen| seen.found.id == guest).map(|seen| &*seen.found);
+            are_read |= matches!(findings, Findings::All(_));
             process.take(findings, found, now);
+        }
+        if are_read {
+            self.divide_files();
         }
     }
 
@@ -215,9 +245,12 @@ impl Costs {
         // What was plugged is mapped by now.
         let is_plugged = std::mem::replace(&mut process.told_ram, told_ram) != told_ram;
         process.mappings_changed |= is_plugged || process.exceeds(actual, now);
+        let are_due = process.mappings_changed || process.mappings_are_due(seldom, now);
         if process.is_read {
             // One order at a time.
-        } else if process.mappings_changed || process.mappings_are_due(seldom, now) {
+        } else if are_due && !is_plugged && process.asks_sizes_first() {
+            // At the next tick, its VMM has told them, or has had its chance.
+        } else if are_due {
             self.survey.order(process.order(found, seldom, now));
         } else if is_torn
             && now.since(process.torn_at) >= torn_every
@@ -281,6 +314,7 @@ impl Process {
             withheld: None,
             ram_mapped: None,
             told_ram: mapped_at_start(found),
+            files: BTreeMap::new(),
             weighed: Reading::absent(Absence::NotYet),
             weighed_at: now,
             ram_resident: Reading::absent(Absence::NotYet),
@@ -294,6 +328,7 @@ impl Process {
             read_at: now,
             is_read: false,
             mappings_changed: false,
+            asks_sizes: false,
             read_again_after: Span::ZERO,
             is_new: true,
         })
@@ -344,6 +379,13 @@ impl Process {
         (has_changed && age >= self.read_again_after) || age >= seldom
     }
 
+    /// Notes that its VMM is asked for its sizes before its mappings are read, if it has not been asked and memory may have been plugged.
+    fn asks_sizes_first(&mut self) -> bool {
+        let grown = self.mapped_before.map_or(Bytes::ZERO, |before| self.mapped.saturating_sub(before));
+        self.asks_sizes = !self.asks_sizes && grown >= LEAST_PLUGGED;
+        self.asks_sizes
+    }
+
     /// Orders its mappings, and notes that.
     fn order(&mut self, found: &Arc<Found>, seldom: Span, now: Moment) -> Order {
         self.note_order(seldom, now);
@@ -355,6 +397,7 @@ impl Process {
 
     fn note_order(&mut self, seldom: Span, now: Moment) {
         (self.read_at, self.is_read, self.mappings_changed) = (now, true, false);
+        self.asks_sizes = false;
         self.mapped_before = self.weighed.fresh().map(|_| self.mapped);
         self.read_again_after = self.read_again_after.doubled().clamp(FIRST_MAPPINGS_AFTER, seldom);
     }
@@ -384,10 +427,14 @@ impl Process {
                 self.swapped = Reading::now(mappings.ram_swapped);
                 self.ram_read_at = self.read_at;
                 // Other processes may hold more of a shared file than this one has mapped.
-                self.ram_resident = match self.reader.shared_ram().is_empty() {
-                    true => Reading::now(mappings.ram_resident),
-                    false => Reading::unsupported(),
+                self.ram_resident = match mappings.ram_is_shared {
+                    true => Reading::unsupported(),
+                    false => Reading::now(mappings.ram_resident),
                 };
+                self.files = mappings.files;
+                for file in self.reader.shared_ram().files() {
+                    self.files.entry(file).or_default();
+                }
                 self.in_pool = mappings.ram_huge;
                 self.ram_mapped = Some(mappings.ram_mapped);
                 let ram = self.told_ram.max(mappings.ram_like);
@@ -410,6 +457,15 @@ impl Process {
             }
         }
     }
+}
+
+/// For each guest, the files among its own that a guest before it has, too.
+fn elsewhere<'a>(guests: impl Iterator<Item = &'a BTreeMap<FileId, Bytes>>) -> Vec<BTreeMap<FileId, Bytes>> {
+    let mut before = BTreeSet::new();
+    let of = |files: &BTreeMap<FileId, Bytes>| {
+        files.iter().filter(|(file, _)| !before.insert(**file)).map(|(file, here)| (*file, *here)).collect()
+    };
+    guests.map(of).collect()
 }
 
 /// The RAM that the options of a guest name: all that its virtio-mem devices can plug is mapped.
@@ -448,6 +504,18 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_several_guests_counts_for_the_first() {
+        let file = |inode| FileId { device: 1, inode };
+        let mib = Bytes::from_mib;
+        let first = BTreeMap::from([(file(1), mib(500)), (file(2), mib(7))]);
+        let clone = BTreeMap::from([(file(1), mib(300)), (file(3), mib(9))]);
+        let all = elsewhere([&first, &clone, &clone].into_iter());
+        let theirs = BTreeMap::from([(file(1), mib(300))]);
+        assert_eq!(all[..2], [BTreeMap::new(), theirs]);
+        assert_eq!(all[2], clone, "it has nothing alone");
+    }
+
+    #[test]
     fn mappings_are_read_anew_where_they_changed_and_now_and_then() {
         let at = |secs: u64| Moment::from_millis(secs * 1_000);
         let mut process = Process {
@@ -458,6 +526,7 @@ mod tests {
             withheld: None,
             ram_mapped: None,
             told_ram: Bytes::ZERO,
+            files: BTreeMap::new(),
             weighed: Reading::absent(Absence::NotYet),
             weighed_at: at(0),
             ram_resident: Reading::absent(Absence::NotYet),
@@ -471,6 +540,7 @@ mod tests {
             read_at: at(0),
             is_read: false,
             mappings_changed: false,
+            asks_sizes: false,
             read_again_after: Span::from_secs(4),
             is_new: false,
         };
@@ -490,5 +560,13 @@ mod tests {
         assert!(due(102, 29));
         assert!(!due(200, 36) && due(200, 37), "eight seconds after the last time");
         assert!(!due(200, 66) && due(200, 67), "nothing has changed for long");
+        // So much can be plugged memory: its VMM is asked once.
+        process.mapped = Bytes::from_mib(231);
+        assert!(!process.asks_sizes_first());
+        process.mapped = Bytes::from_mib(232);
+        assert!(process.asks_sizes_first() && process.asks_sizes && !process.asks_sizes_first());
+        process.note_order(seldom, at(100));
+        process.mapped_before.get_or_insert(process.mapped);
+        assert!(!process.asks_sizes_first(), "that was read");
     }
 }

@@ -362,12 +362,13 @@ impl LiveWorld {
 
 impl World for LiveWorld {
     fn observe(&mut self, asking: &mut Asking) -> Snapshot {
-        let (manages, locks) = (self.is_managing(), &self.locks);
+        let (manages, locks, costs) = (self.is_managing(), &self.locks, &self.costs);
         self.fleet.told_of().iter().for_each(|id| asking.told_of(id));
         let wish = |id: &GuestId| {
             // Its manager keeps the connection open, and would have to close it for this daemon.
-            let ask = asking.ask(id).filter(|_| !locks.is_anothers(id))?;
-            Some(Wish { refresh_stats: manages && ask == Ask::OutOfTurn, keep_open: manages })
+            let sizes = costs.asks_sizes(id);
+            let ask = asking.ask(id).or(sizes.then_some(Ask::InTurn)).filter(|_| !locks.is_anothers(id))?;
+            Some(Wish { refresh_stats: manages && ask == Ask::OutOfTurn, sizes, keep_open: manages })
         };
         let mut seen = self.fleet.observe(ASK_WITHIN, wish);
         let now = host_clock();
@@ -432,7 +433,7 @@ impl World for LiveWorld {
     fn look(&mut self, due: &[GuestId]) -> Vec<(GuestId, Told)> {
         let locks = &self.locks;
         let is_due = |id: &GuestId| due.binary_search(id).is_ok() && !locks.is_anothers(id);
-        let wish = Wish { refresh_stats: false, keep_open: true };
+        let wish = Wish { keep_open: true, ..Wish::default() };
         self.fleet.ask(ASK_WITHIN, LOOK_WITHIN, |id| is_due(id).then_some(wish));
         let seen = due.iter().filter(|id| is_due(id)).filter_map(|id| self.fleet.seen(id));
         seen.map(|guest| (guest.found.id.clone(), guest.told)).collect()

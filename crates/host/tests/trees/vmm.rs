@@ -1,7 +1,9 @@
 //! The mappings of a QEMU guest of 256 MiB with a VGA under TCG (`tb-size=32`), captured on Linux 6.18 after a memory load. Shortened to
 //! the large mappings and all memory that the guest can touch.
 
-use memtide_host::{CodeBuffer, DeviceFile, HostError, Mapping, Mappings, RamBlock};
+use std::collections::BTreeMap;
+
+use memtide_host::{CodeBuffer, DeviceFile, FileId, HostError, Mapping, Mappings, RamBlock};
 use memtide_model::{Bytes, Withheld};
 
 use crate::tree::Tree;
@@ -34,6 +36,8 @@ fn a_guest_under_tcg_is_told_apart_from_its_vmm() {
         ram_like: Bytes::from_mib(256),
         ram_mapped: Bytes::from_mib(256),
         ram_huge: Bytes::ZERO,
+        ram_is_shared: false,
+        files: BTreeMap::new(),
         withheld: None,
     };
     assert_eq!(seen, expected);
@@ -46,6 +50,22 @@ fn ram_that_is_not_found_counts_as_other() {
     let seen = Mappings::read(&qemu().root(), PID, &ram).unwrap();
     assert_eq!(seen.ram_missing, Bytes::from_mib(300));
     assert_eq!((seen.ram_resident, seen.other_resident), (Bytes::ZERO, Bytes::from_kib(261_132 - 10_552)));
+}
+
+#[test]
+fn files_are_told_with_the_pages_that_are_theirs() {
+    let of = |inode| FileId { device: 5, inode };
+    let at = |start, inode| Mapping { device: 5, inode, name: "/dev/shm/ram".into(), ..mapping(start, 64) };
+    let private = Mapping { is_private: true, anonymous: Bytes::from_mib(20), ..at(100, 1) };
+    let shared = Mapping { is_private: false, ..at(200, 2) };
+    let program = Mapping { writable: false, name: "/usr/bin/qemu".into(), ..at(300, 3) };
+    let huge = Mapping { is_huge: true, ..at(400, 4) };
+    let ram = [RamBlock::File("/dev/shm/ram".into())];
+    let seen = |all: &[&Mapping]| Mappings::of(&all.iter().copied().cloned().collect::<Vec<_>>(), &ram);
+    let all = seen(&[&private, &shared, &program, &huge]);
+    let expected = [(of(1), Bytes::from_mib(12)), (of(2), Bytes::from_mib(32)), (of(4), Bytes::ZERO)];
+    assert_eq!((all.files, all.ram_is_shared), (BTreeMap::from(expected), true));
+    assert!(!seen(&[&private]).ram_is_shared);
 }
 
 #[test]

@@ -85,6 +85,26 @@ fn a_silent_guest_falls_to_its_entitlement_and_no_further() {
 }
 
 #[test]
+fn a_guest_without_statistics_does_not_give_for_one_that_cannot_be_resized() {
+    let config = with_classes(&[("big", Class { manage: false, ..Class::default() })]);
+    let mut silent = guest("a", 800, 1);
+    silent.told.stats = Reading::absent(Absence::Unsupported);
+    let seen = snapshot(1000, 1000, vec![silent, guest("big", 950, 900)]);
+    let mut state = tick(&config, &State::default(), &seen).state;
+    state.guests.get_mut(&id("a")).unwrap().first_seen = memtide_model::Moment::default();
+    let decision = tick(&config, &state, &snapshot(60_000, 1000, seen.guests));
+    // "big" leaves nothing. By its shares alone, "a" would have (1000 - 2 * 60) / 2, in whole pages.
+    let share = Bytes::from_kib(440 * 1024 - 4);
+    assert_eq!(line(&decision, "a").entitlement, share);
+    let reason = decision.plan.actions.iter().find_map(|action| match action.request {
+        Request::SetTarget(target) => Some((target, action.reason)),
+        _ => None,
+    });
+    let Some((target, Reason::OverShare { entitlement, .. })) = reason else { panic!("{reason:?}") };
+    assert_eq!((target, entitlement), (share, share));
+}
+
+#[test]
 fn memory_on_its_way_is_not_asked_for_twice() {
     let config = config_without_limit();
     let first = tick(&config, &State::default(), &snapshot(1000, 2000, three()));

@@ -54,6 +54,14 @@ pub(super) struct VirtioStatus {
     guest_features: Features,
 }
 
+/// What the driver in the guest can do, as it negotiated with the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Abilities {
+    pub(super) reports_free_pages: bool,
+    /// FreeBSD's driver does not.
+    pub(super) sends_statistics: bool,
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Statuses {
@@ -125,12 +133,14 @@ impl VirtioStatus {
         self.status.statuses.iter().any(|status| status.starts_with("VIRTIO_CONFIG_S_DRIVER_OK"))
     }
 
-    /// Whether that driver reports free pages.
-    pub(super) fn reports_free_pages(&self) -> bool {
-        self.guest_features
-            .dev_features
-            .iter()
-            .any(|feature| feature.starts_with("VIRTIO_BALLOON_F_REPORTING"))
+    /// What that driver can do.
+    pub(super) fn abilities(&self) -> Abilities {
+        let has =
+            |name: &str| self.guest_features.dev_features.iter().any(|feature| feature.starts_with(name));
+        Abilities {
+            reports_free_pages: has("VIRTIO_BALLOON_F_REPORTING"),
+            sends_statistics: has("VIRTIO_BALLOON_F_STATS_VQ"),
+        }
     }
 }
 
@@ -176,11 +186,11 @@ mod tests {
                 "VIRTIO_CONFIG_S_DRIVER_OK: Driver setup and ready"]}, "guest-features": {"transports": [],
                 "dev-features": ["VIRTIO_BALLOON_F_REPORTING: Page reporting VQ enabled"]}}"#,
         );
-        assert!(up.has_driver() && up.reports_free_pages());
+        assert!(up.has_driver() && up.abilities().reports_free_pages);
         for text in
             ["{}", r#"{"status": {"statuses": ["VIRTIO_CONFIG_S_DRIVER: Guest"], "unknown-statuses": 3}}"#]
         {
-            assert!(!read(text).has_driver() && !read(text).reports_free_pages(), "{text}");
+            assert!(!read(text).has_driver() && !read(text).abilities().reports_free_pages, "{text}");
         }
     }
 }

@@ -236,6 +236,9 @@ impl Monitor {
         if looked {
             look_for_device(qmp, &mut self.picture, by).await?;
         }
+        if wish.sizes {
+            self.picture.doubt_sizes();
+        }
         let questions = self.picture.questions(looked, now);
         if wish.refresh_stats && self.picture.may_refresh(NEW_ENOUGH, now) {
             refresh(qmp, &mut self.picture, questions, by).await?;

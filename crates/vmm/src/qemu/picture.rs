@@ -9,7 +9,7 @@
 //! | migration | every 5 s, and after an event |
 //! | run state | after an event, if events may have been missed, and every 15 s |
 //! | polling interval | every 15 s |
-//! | sizes | at each poll if there is virtio-mem, else every 30 s and with the device |
+//! | sizes | at each poll if there is virtio-mem, else every 30 s, with the device, and when the process has mapped more |
 //! | the device and its properties | once, and after events about devices; every 30 s if missing or silent, else every 5 min |
 //! | memory, and whether KSM may merge it | with the device, and every 15 s |
 //! | virtio status (does a driver work?) | while this is in doubt |
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use memtide_model::{Absence, Balloon, Bytes, Fence, Hotplug, Polling, Reading, Span, Told};
 use serde::de::DeserializeOwned;
 
-use super::balloon::{self, Device, VirtioStatus};
+use super::balloon::{self, Abilities, Device, VirtioStatus};
 use super::hotplug::{self, MemoryDevice, Summary};
 use super::machine::DEFAULT_MEMORY;
 use super::merge::{self, MemoryPart};
@@ -111,7 +111,8 @@ pub(super) struct Picture {
     driver: Option<bool>,
     /// Whether QEMU offers the virtio status.
     driver_can_be_asked: bool,
-    driver_reports_pages: Option<bool>,
+    /// What a working driver can do, if QEMU tells.
+    abilities: Option<Abilities>,
     reset: ResetWatch,
     /// Why the last poll failed as a whole.
     unreachable: Option<Absence>,
@@ -171,7 +172,7 @@ impl Picture {
             stats_missing: None,
             driver: None,
             driver_can_be_asked: true,
-            driver_reports_pages: None,
+            abilities: None,
             reset: ResetWatch::default(),
             unreachable: Some(Absence::NotYet),
         }
@@ -240,6 +241,11 @@ impl Picture {
     /// The guest's memory as QEMU lists it.
     pub(super) fn memory(&self) -> Vec<MemoryPart> {
         self.memory.value().unwrap_or_default()
+    }
+
+    /// The sizes may have changed: they are asked for at the next poll.
+    pub(super) const fn doubt_sizes(&mut self) {
+        self.sizes_at = None;
     }
 
     /// The questions of this poll. `looked`: the device was just looked for.
@@ -350,7 +356,7 @@ impl Picture {
                 self.actual.set(actual, now);
                 // A DIMM was plugged. (QEMU's balloon does not count virtio-mem.)
                 if actual > self.full.saturating_sub(self.plugged()) {
-                    self.sizes_at = None;
+                    self.doubt_sizes();
                 }
             }
             // The device is being set up or removed.
@@ -421,7 +427,7 @@ impl Picture {
                     self.note_reset(now.wall.as_secs());
                 }
                 self.driver = Some(status.has_driver());
-                self.driver_reports_pages = status.has_driver().then(|| status.reports_free_pages());
+                self.abilities = status.has_driver().then(|| status.abilities());
             }
             Err(_) => {
                 self.driver_can_be_asked = false;
@@ -525,7 +531,8 @@ impl Picture {
         self.actual.reading(now, self.unreachable.as_ref().or(untrue)).map(|wire| Balloon {
             actual: wire.saturating_add(self.plugged()),
             deflate_on_oom: device.deflate_on_oom,
-            free_page_reporting: device.free_page_reporting && self.driver_reports_pages != Some(false),
+            free_page_reporting: device.free_page_reporting
+                && self.abilities.is_none_or(|abilities| abilities.reports_free_pages),
         })
     }
 
@@ -556,10 +563,12 @@ impl Picture {
         };
         match (&self.device, self.interval) {
             (Known::Unknown(why), _) => why.clone(),
+            _ if self.abilities.is_some_and(|abilities| !abilities.sends_statistics) => Absence::Unsupported,
             (_, None) => Absence::NotYet,
             (_, Some(0)) => Absence::NotPolled,
             (_, Some(_)) if self.ours.is_some_and(|(_, at)| just_set(at)) => Absence::NotYet,
-            (_, Some(_)) => Absence::NoDriver,
+            (_, Some(_)) if self.driver == Some(false) => Absence::NoDriver,
+            (_, Some(_)) => Absence::Silent,
         }
     }
 }

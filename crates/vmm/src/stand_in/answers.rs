@@ -118,7 +118,7 @@ fn qom_set(machine: &mut Machine, arguments: &Value) -> Result<Value, Value> {
         return Ok(json!({}));
     }
     // QEMU asks at once when polling starts. This guest answers at once.
-    if starts && machine.driver {
+    if starts && machine.driver && machine.sends_statistics {
         machine.update_stats(machine.minor_faults() + 1);
     }
     Ok(json!({}))
@@ -127,10 +127,12 @@ fn qom_set(machine: &mut Machine, arguments: &Value) -> Result<Value, Value> {
 fn virtio_status(machine: &Machine) -> Value {
     let statuses =
         if machine.driver { vec!["VIRTIO_CONFIG_S_DRIVER_OK: Driver setup and ready"] } else { vec![] };
-    let features = if machine.driver && machine.free_page_reporting {
-        vec!["VIRTIO_BALLOON_F_REPORTING: Page reporting VQ enabled"]
-    } else {
-        vec![]
-    };
+    let features: Vec<&str> = [
+        ("VIRTIO_BALLOON_F_REPORTING: Page reporting VQ enabled", machine.free_page_reporting),
+        ("VIRTIO_BALLOON_F_STATS_VQ: Guest memory stats VQ available", machine.sends_statistics),
+    ]
+    .into_iter()
+    .filter_map(|(feature, has)| (machine.driver && has).then_some(feature))
+    .collect();
     json!({"name": "virtio-balloon", "status": {"statuses": statuses}, "guest-features": {"dev-features": features}})
 }

@@ -24,6 +24,8 @@ pub struct Machine {
     pub balloon: bool,
     /// Whether a driver works in the guest.
     pub driver: bool,
+    /// Whether that driver sends statistics.
+    pub sends_statistics: bool,
     /// Whether `x-query-virtio-status` is offered.
     pub virtio_status: bool,
     /// Property of the device.
@@ -63,6 +65,7 @@ impl Machine {
             stops_at: 0,
             balloon: true,
             driver: true,
+            sends_statistics: true,
             virtio_status: true,
             deflate_on_oom: true,
             free_page_reporting: true,
