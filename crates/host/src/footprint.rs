@@ -7,7 +7,8 @@
 //! **Rule.**
 //!
 //! ```text
-//! footprint = resident − program − elsewhere − merged + (blocks − shared, if the files hold more than the process has mapped)
+//! footprint = resident − program − elsewhere − merged + huge
+//!           + (blocks − shared, if the files hold more than the process has mapped)
 //! ```
 //!
 //! If guest RAM is a shared memory file, the process may have mapped only a part of the file's memory. Another process, a vhost-user device
@@ -17,7 +18,7 @@
 //! The program is page cache that all guests share. QEMU's program takes 27 MiB: counted once for each guest, it made a host with 13 guests
 //! look 340 MiB fuller than it was. It is read from time to time, together with the mappings.
 //!
-//! *Elsewhere* is the memory of files that several guests have (ivshmem, clones of a template) and that counts for another one of them.
+//! *Huge* is guest RAM in private mappings of hugetlbfs, which neither the kernel's count nor a file's blocks has. *Elsewhere* is the memory of files that several guests have (ivshmem, clones of a template) and that counts for another one of them.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +37,9 @@ pub struct Footprint {
     pub program: Bytes,
     /// The resident part of files that count for another guest.
     pub elsewhere: Bytes,
-    /// The part of it that KSM saves.
+    /// Resident guest RAM in private mappings of hugetlbfs, which `statm` leaves out.
+    pub huge: Bytes,
+    /// The part of the resident memory that KSM saves.
     pub merged: Bytes,
     /// The memory that the guest's shared memory files hold.
     pub blocks: Bytes,
@@ -52,7 +55,7 @@ impl Footprint {
         let unmapped = self.blocks.saturating_sub(self.statm.shared.saturating_sub(others));
         let own = self.statm.resident.saturating_sub(others).saturating_sub(self.merged);
         assert!(own <= self.statm.resident && unmapped <= self.blocks, "a cost has a source");
-        own.saturating_add(unmapped)
+        Bytes::sum([own, unmapped, self.huge])
     }
 }
 
@@ -67,6 +70,7 @@ pub struct ProcessReader {
     merging: Option<Source>,
     ram: SharedRam,
     program: Bytes,
+    huge: Bytes,
     elsewhere: BTreeMap<FileId, Bytes>,
 }
 
@@ -88,6 +92,7 @@ impl ProcessReader {
                 merging,
                 ram: SharedRam::default(),
                 program: Bytes::ZERO,
+                huge: Bytes::ZERO,
                 elsewhere: BTreeMap::new(),
             })
         };
@@ -122,6 +127,11 @@ impl ProcessReader {
         self.program = resident;
     }
 
+    /// Counts this much guest RAM in private mappings of hugetlbfs. Read it again with the mappings.
+    pub const fn set_huge(&mut self, resident: Bytes) {
+        self.huge = resident;
+    }
+
     /// Leaves these files out of all further footprints, each with what this process has of it: they count for another guest.
     pub fn set_elsewhere(&mut self, files: BTreeMap<FileId, Bytes>) {
         self.elsewhere = files;
@@ -139,7 +149,8 @@ impl ProcessReader {
             let (blocks, cpu_time) =
                 (self.ram.blocks_beside(&self.elsewhere), stat.map(|stat| stat.cpu_time()));
             let elsewhere = Bytes::sum(self.elsewhere.values().copied());
-            Ok(Footprint { statm, program: self.program, elsewhere, merged, blocks, cpu_time })
+            let (program, huge) = (self.program, self.huge);
+            Ok(Footprint { statm, program, elsewhere, huge, merged, blocks, cpu_time })
         };
         let footprint: Footprint = read(scratch).map_err(|error| gone(self.pid, error))?;
         // A zombie (ended, but not yet waited for) has no memory, and its `statm` is all zeros.
@@ -170,6 +181,7 @@ mod tests {
             },
             program: Bytes::from_mib(25),
             elsewhere: Bytes::ZERO,
+            huge: Bytes::ZERO,
             merged: Bytes::from_mib(merged),
             blocks: Bytes::from_mib(blocks),
             cpu_time: None,
@@ -190,6 +202,8 @@ mod tests {
         // 100 MiB of what is mapped count for another guest.
         let elsewhere = Footprint { elsewhere: Bytes::from_mib(100), ..footprint(260, 225, 0, 0) };
         assert_eq!(elsewhere.total(), Bytes::from_mib(135));
+        let huge = Footprint { huge: Bytes::from_mib(512), ..footprint(60, 25, 0, 0) };
+        assert_eq!(huge.total(), Bytes::from_mib(35 + 512));
         // Inconsistent counters never go below zero.
         assert_eq!(footprint(10, 5, 100, 0).total(), Bytes::ZERO);
     }

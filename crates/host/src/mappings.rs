@@ -104,6 +104,10 @@ pub struct Mappings {
     pub ram_mapped: Bytes,
     /// Guest RAM made of pages of hugetlbfs.
     pub ram_huge: Bytes,
+    /// The resident part of it.
+    pub ram_huge_resident: Bytes,
+    /// The part of that in private mappings: the blocks of no file count it.
+    pub ram_huge_private: Bytes,
     /// Whether some of the RAM that was found is shared memory of a file: other processes may hold more of it.
     pub ram_is_shared: bool,
     /// The files with most resident memory here, apart from programs, each with as much of it. Other guests may have the same files.
@@ -161,7 +165,10 @@ impl Mappings {
                 let is_own = || is_own(mapping, mappings, ram);
                 seen.withheld = seen.withheld.take().or_else(|| withheld(mapping, is_own()));
                 if mapping.is_huge {
+                    let private = if mapping.is_private { mapping.resident } else { Bytes::ZERO };
                     add(&mut seen.ram_huge, mapping.size());
+                    add(&mut seen.ram_huge_resident, mapping.resident);
+                    add(&mut seen.ram_huge_private, private);
                 }
             }
             if !is_program(mapping) {

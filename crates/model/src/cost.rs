@@ -30,9 +30,12 @@ pub struct Cost {
     pub overhead: Bytes,
     /// The most that the process can cost beyond the guest's own memory, without the VMM's program and libraries.
     pub overhead_bound: Bytes,
-    /// Guest memory that the ledger counts elsewhere: in a pool of huge pages, which is part of the host's other use.
+    /// Guest memory in a pool of huge pages. The pages of the pool that nobody uses yet are part of the host's other use.
     #[serde(skip_serializing_if = "Bytes::is_nothing", default)]
     pub in_pool: Bytes,
+    /// The part of it that is resident, and so in the footprint, up to half a minute old.
+    #[serde(skip_serializing_if = "Bytes::is_nothing", default)]
+    pub in_pool_resident: Bytes,
 }
 
 impl Cost {
@@ -41,6 +44,12 @@ impl Cost {
     pub fn elsewhere(&self) -> Bytes {
         let parts = [&self.merged, &self.swapped];
         Bytes::sum(parts.map(|reading| reading.latest().copied().unwrap_or_default()))
+    }
+
+    /// The guest's memory that the ledger counts in the host's other use: pages of a pool that are kept for it.
+    #[must_use]
+    pub fn kept_in_pool(&self) -> Bytes {
+        self.in_pool.saturating_sub(self.in_pool_resident)
     }
 
     /// A guest of this `footprint` that has nothing else to read because of `why`.
@@ -57,6 +66,7 @@ impl Cost {
             overhead,
             overhead_bound,
             in_pool: Bytes::ZERO,
+            in_pool_resident: Bytes::ZERO,
         }
     }
 }

@@ -35,7 +35,7 @@ pub struct Entry {
     pub beyond: Bytes,
     /// Memory that it can still take by deflating its own balloon.
     pub self_deflation: Bytes,
-    /// The part of its held memory that the ledger counts elsewhere (a pool of huge pages).
+    /// The part of its held memory that the ledger counts elsewhere (pages that a pool of huge pages keeps for it).
     pub elsewhere: Bytes,
 }
 
@@ -54,7 +54,7 @@ impl Entry {
         let beyond = seen.cost.overhead_bound.saturating_add(seen.unplugged_request());
         let self_deflation =
             if seen.deflates_itself() { seen.told.full.saturating_sub(held) } else { Bytes::ZERO };
-        let elsewhere = seen.cost.in_pool.min(held);
+        let elsewhere = seen.cost.kept_in_pool().min(held);
         let reach = held.saturating_sub(elsewhere).saturating_add(beyond);
         let footprint = seen.cost.footprint.latest().copied().unwrap_or(reach);
         let footprint = match seen.capabilities.commits {

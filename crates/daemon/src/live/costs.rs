@@ -75,6 +75,8 @@ struct Process {
     overhead_bound: Bytes,
     /// Its memory in a pool of huge pages.
     in_pool: Bytes,
+    /// The resident part of it.
+    in_pool_resident: Bytes,
     /// What the kernel shows of its memory that cannot be the host's.
     withheld: Option<Withheld>,
     /// What it has mapped that can be the guest's RAM; `None` if its mappings were never read.
@@ -311,6 +313,7 @@ impl Process {
             overhead: unread,
             overhead_bound: unread,
             in_pool: Bytes::ZERO,
+            in_pool_resident: Bytes::ZERO,
             withheld: None,
             ram_mapped: None,
             told_ram: mapped_at_start(found),
@@ -361,6 +364,7 @@ impl Process {
             overhead: self.overhead,
             overhead_bound: self.overhead_bound,
             in_pool: self.in_pool,
+            in_pool_resident: self.in_pool_resident,
         }
     }
 
@@ -436,6 +440,8 @@ impl Process {
                     self.files.entry(file).or_default();
                 }
                 self.in_pool = mappings.ram_huge;
+                self.in_pool_resident = mappings.ram_huge_resident;
+                self.reader.set_huge(mappings.ram_huge_private);
                 self.ram_mapped = Some(mappings.ram_mapped);
                 let ram = self.told_ram.max(mappings.ram_like);
                 self.withheld = mappings.withheld.or_else(|| locked.withheld(ram));
@@ -523,6 +529,7 @@ mod tests {
             overhead: Bytes::ZERO,
             overhead_bound: Bytes::ZERO,
             in_pool: Bytes::ZERO,
+            in_pool_resident: Bytes::ZERO,
             withheld: None,
             ram_mapped: None,
             told_ram: Bytes::ZERO,

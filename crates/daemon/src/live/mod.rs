@@ -401,8 +401,9 @@ impl World for LiveWorld {
         self.nodes.look(&mut guests, &mut tmpfs, told, now);
         self.killed.extend(self.cgroups.look(&guests, self.sensor.small_host(), now));
         let all = Bytes::sum(guests.iter().filter_map(|guest| guest.cost.footprint.latest().copied()));
-        // The small host is an ancestor of every guest's cgroup: all guests lie in it.
-        let read = self.sensor.observe(GuestCost { all, in_small_host: all });
+        let in_pool = Bytes::sum(guests.iter().map(|guest| guest.cost.in_pool_resident));
+        // The small host is an ancestor of every guest's cgroup: all guests lie in it. Huge pages of a pool are charged to no cgroup's memory.
+        let read = self.sensor.observe(GuestCost { all, in_small_host: all.saturating_sub(in_pool) });
         if self.leaves_ksm && self.merger.put_back().is_ok() {
             info!("KSM is as memtide found it");
             self.leaves_ksm = false;

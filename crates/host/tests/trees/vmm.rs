@@ -36,6 +36,8 @@ fn a_guest_under_tcg_is_told_apart_from_its_vmm() {
         ram_like: Bytes::from_mib(256),
         ram_mapped: Bytes::from_mib(256),
         ram_huge: Bytes::ZERO,
+        ram_huge_resident: Bytes::ZERO,
+        ram_huge_private: Bytes::ZERO,
         ram_is_shared: false,
         files: BTreeMap::new(),
         withheld: None,
@@ -197,6 +199,7 @@ fn memory_that_cannot_be_the_hosts_is_told() {
     let huge = Mapping { is_huge: true, dont_fork: true, ..mapping(0, 256) };
     let seen = Mappings::of(&[huge.clone(), mapping(300, 64)], &[]);
     assert_eq!((seen.ram_huge, seen.ram_like), (Bytes::from_mib(256), Bytes::from_mib(256)));
+    assert_eq!(seen.ram_huge_resident, Bytes::from_mib(128));
     // Half of each mapping is resident. What is RAM is no overhead, also if nobody tells its size.
     assert_eq!((seen.ram_resident, seen.other_resident), (Bytes::from_mib(128), Bytes::from_mib(32)));
     // What the command line names counts although a child would have a copy of it, and no further than it is mapped.

@@ -121,8 +121,8 @@ impl<'a> Known<'a> {
         let plug = self.seen.told.hotplug.latest().map_or(0, |plug| {
             u128::from(plug.requested.get()).saturating_sub(u128::from(plug.plugged.get()))
         });
-        // Huge pages of a pool are in the host's other use.
-        let counted = held.saturating_sub(self.seen.cost.in_pool);
+        // The pages that a pool keeps for it are in the host's other use.
+        let counted = held.saturating_sub(self.seen.cost.kept_in_pool());
         u128::from(counted.get()) + u128::from(self.seen.cost.overhead_bound.get()) + plug
     }
 

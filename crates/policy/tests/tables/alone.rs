@@ -105,6 +105,15 @@ fn memory_in_a_pool_of_huge_pages_counts_once() {
     let decision = tick(&config(), &State::default(), &seen);
     assert_eq!(line(&decision, "left").reach, OVERHEAD);
     assert_eq!(decision.report.host.breach, mib(0));
+    // It has touched 700 of them: these are its own, and no more than they is its worst case.
+    let left = &mut seen.guests[0];
+    left.cost.in_pool_resident = mib(700);
+    left.cost.footprint = Reading::now(OVERHEAD.saturating_add(mib(700)));
+    seen.host.other = mib(324);
+    let decision = tick(&config(), &State::default(), &seen);
+    let line = line(&decision, "left");
+    assert_eq!((line.reach, Some(line.reach)), (OVERHEAD.saturating_add(mib(700)), line.footprint));
+    assert_eq!(decision.report.host.breach, mib(0));
 }
 
 #[test]
