@@ -1,10 +1,11 @@
-//! The last changes of each guest, for `explain`: the change, its reason, and its result.
+//! What `explain` and `ksm` tell and no decision needs: the last changes of each guest with their reasons and results, the facts that are known of it,
+//! and KSM's last hour.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use memtide_engine::Published;
-use memtide_model::{Action, Answer, Bytes, GuestId, KsmProcess, KsmSeen, Moment, Span, WallClock};
+use memtide_model::{Action, Answer, Bytes, Fact, GuestId, KsmProcess, KsmSeen, Moment, Span, WallClock};
 use serde::{Deserialize, Serialize};
 
 /// The number of changes kept for each guest.
@@ -102,10 +103,11 @@ struct KsmHistory {
     processes: Vec<KsmProcess>,
 }
 
-/// A handle to the last changes of all guests, and to the history of KSM; its clones show the same.
+/// A handle to the last changes of all guests, what is known of them, and the history of KSM; its clones show the same.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     kept: Arc<Mutex<BTreeMap<GuestId, VecDeque<Tried>>>>,
+    facts: Arc<Mutex<BTreeMap<GuestId, Vec<Fact>>>>,
     ksm: Arc<Mutex<KsmHistory>>,
 }
 
@@ -146,6 +148,18 @@ impl History {
     /// Forgets guests that are gone.
     pub fn keep_only(&self, alive: impl Fn(&GuestId) -> bool) {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| alive(id));
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| alive(id));
+    }
+
+    /// Takes over what is known of a guest now.
+    pub fn set_facts(&self, guest: &GuestId, facts: Vec<Fact>) {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner).insert(guest.clone(), facts);
+    }
+
+    /// What is known of a guest.
+    #[must_use]
+    pub fn facts(&self, guest: &GuestId) -> Vec<Fact> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner).get(guest).cloned().unwrap_or_default()
     }
 
     /// The last changes of a guest, the newest last.

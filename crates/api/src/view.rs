@@ -4,9 +4,9 @@ use std::fmt;
 
 use memtide_engine::{Counters, LastTick, Published};
 use memtide_model::{
-    Backend, Bytes, Commitment, Fence, GuestReport, GuestSeen, HostReport, KsmParts, KsmProcess, KsmReport,
-    KsmVerdict, Mode, Moment, Names, Outsiders, Polling, Reading, Span, SwapCounters, TmpfsReport, UnderWay,
-    Verdict,
+    About, Backend, Bytes, Commitment, Fact, FactSource, Fence, GuestReport, GuestSeen, HostReport, KsmParts,
+    KsmProcess, KsmReport, KsmVerdict, Mode, Moment, Names, Outsiders, Polling, Reading, Span, SwapCounters,
+    TmpfsReport, UnderWay, Verdict, Withheld,
 };
 use serde::{Deserialize, Serialize};
 
@@ -214,6 +214,9 @@ pub struct GuestDetail {
     pub limit: Bytes,
     /// Its weight.
     pub shares: u32,
+    /// What is known of its memory and its VMM, and from where.
+    #[serde(default)]
+    pub facts: Vec<Fact>,
     /// Its last changes, the newest last.
     pub changes: Vec<Tried>,
     /// The accepted requests whose memory has not all come back yet.
@@ -344,6 +347,7 @@ impl GuestDetail {
         let tmpfs = last.report.host.tmpfs.iter().find(|tmpfs| Some(tmpfs.id) == seen.tmpfs).cloned();
         Some(Self {
             tmpfs,
+            facts: facts(&seen, history),
             changes: history.of(&seen.id),
             under_way: last.state.guests.get(&seen.id).map_or_else(Vec::new, |guest| guest.under_way.clone()),
             reservation: bounds.reservation(),
@@ -355,6 +359,26 @@ impl GuestDetail {
             seen,
         })
     }
+}
+
+/// What is known of a guest, with what its VMM says of its size.
+fn facts(seen: &GuestSeen, history: &History) -> Vec<Fact> {
+    let mut facts = history.facts(&seen.id);
+    // An instance of UML has no other size than that of its command line.
+    if !seen.told.claimed && !seen.capabilities.plugs {
+        let plugged = match seen.told.hotplug.latest() {
+            Some(hotplug) => {
+                format!(", {} of it by virtio-mem, which can plug {}", hotplug.plugged, hotplug.most)
+            }
+            None => String::new(),
+        };
+        facts.push(Fact::new(About::Size, format!("{}{plugged}", seen.told.full), FactSource::Vmm));
+    }
+    if let Some(why @ Withheld::GivesNothing { .. }) = &seen.withheld {
+        facts.push(Fact::new(About::Gives, format!("nothing: {why}"), FactSource::Kernel));
+    }
+    facts.sort_by_key(|fact| fact.about);
+    facts
 }
 
 /// The guests that other daemons manage, one line for each of these daemons.

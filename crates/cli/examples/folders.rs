@@ -58,6 +58,7 @@ impl Folders {
             full,
             withheld: None,
             process: Process { pid, user, ram: vec![RamBlock::Size(full)], ..Process::default() },
+            facts: Vec::new(),
             is_configured: false,
         })
     }

@@ -91,6 +91,12 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
         out.row("under way", &format!("{asked} within {}", detail.now.since(asked.since)));
     }
     readings(&mut out, detail);
+    if !detail.facts.is_empty() {
+        out.heading("what is known of it");
+    }
+    for fact in &detail.facts {
+        out.row(&fact.about.to_string(), &format!("{} ({})", fact.says, fact.source));
+    }
     out.heading("last changes");
     if detail.changes.is_empty() {
         out.plain("  none since the daemon started");

@@ -331,7 +331,7 @@ impl Run {
     fn check(self) -> Result<ExitCode> {
         let mut settings = Settings::load(self.config.as_deref())?;
         let file = self.config.as_deref().unwrap_or(Path::new(DEFAULT_PATH));
-        let state = match (file.exists(), settings == Settings::default()) {
+        let state = match (file.exists(), settings == Settings::of_this_host()) {
             (false, _) => "does not exist, the defaults apply",
             (true, true) => "valid, sets only defaults",
             (true, false) => "valid",

@@ -119,9 +119,7 @@ impl ProcFs {
     /// read.
     #[must_use]
     pub fn cmdline(&self, pid: u32) -> Option<Vec<u8>> {
-        let path = self.file(pid, "cmdline");
-        let line = within(pid, CMDLINE_WITHIN, move || read(&path, LONGEST_CMDLINE))?;
-        line.ok().filter(|bytes| !bytes.is_empty())
+        self.memory_of(pid, "cmdline", LONGEST_CMDLINE)
     }
 
     /// The first `most` bytes of the regular file at a path as the process sees it: below its root, or below its working directory.
@@ -147,16 +145,29 @@ impl ProcFs {
         regular::below(&from, path)
     }
 
-    /// The first 4 KiB of the arguments; `None` if there are none.
+    /// The first 4 KiB of the arguments; `None` if there are none, or if they take too long to read.
     #[must_use]
     pub fn start_of_cmdline(&self, pid: u32) -> Option<Vec<u8>> {
-        read(&self.file(pid, "cmdline"), START_OF_CMDLINE).ok().filter(|bytes| !bytes.is_empty())
+        self.memory_of(pid, "cmdline", START_OF_CMDLINE)
+    }
+
+    /// The environment that the process was started with; `None` also if it may not be read, or takes too long.
+    #[must_use]
+    pub fn environment(&self, pid: u32) -> Option<Vec<u8>> {
+        self.memory_of(pid, "environ", LONGEST_ENVIRONMENT)
+    }
+
+    /// The first `most` bytes of a file that the kernel reads from the memory of its process; `None` if there are none.
+    fn memory_of(&self, pid: u32, name: &str, most: u64) -> Option<Vec<u8>> {
+        let path = self.file(pid, name);
+        let bytes = within(pid, CMDLINE_WITHIN, move || read(&path, most))?;
+        bytes.ok().filter(|bytes| !bytes.is_empty())
     }
 
     /// The value of a variable in the environment that the process was started with; `None` also if it may not be read.
     #[must_use]
     pub fn variable(&self, pid: u32, name: &str) -> Option<PathBuf> {
-        let environment = read(&self.file(pid, "environ"), LONGEST_ENVIRONMENT).ok()?;
+        let environment = self.environment(pid)?;
         let mut variables = environment.split(|&byte| byte == 0);
         let value = variables.find_map(|variable| {
             variable.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="))

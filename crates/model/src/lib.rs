@@ -4,6 +4,7 @@
 //! the same types. Nothing in this crate reads a clock, a file or the network.
 //!
 //! - [`Bytes`], [`Pages`], [`Share`], [`Moment`], [`Span`]: quantities with their unit in the type;
+//! - [`Fact`]: what is known of a guest, and from where;
 //! - [`GuestId`]: the identity of a guest, unique even if its name is used again; [`Names`]: its name for people;
 //! - [`Reading`]: a measurement that is fresh, stale or absent, and says so;
 //! - [`Hold`], [`Order`]: guests that memtide leaves alone, and the operator's orders;
@@ -21,6 +22,7 @@ mod capabilities;
 mod config;
 mod cost;
 mod decision;
+mod fact;
 mod gain;
 mod guest_id;
 mod hold;
@@ -54,6 +56,7 @@ pub use config::{
 };
 pub use cost::Cost;
 pub use decision::Decision;
+pub use fact::{About, Fact, FactSource};
 pub use gain::{Gain, GivenStep, Proof};
 pub use guest_id::{GuestId, GuestIdError, MAX_NAME};
 pub use hold::{Hold, Keeps, Order, Ordered};

@@ -73,6 +73,7 @@ mod tests {
             full: Bytes::from_mib(64),
             withheld: None,
             process: Process { pid, user, ..Process::default() },
+            facts: Vec::new(),
             is_configured: false,
         }
     }

@@ -14,7 +14,9 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use memtide_host::{DeviceFile, RamBlock};
-use memtide_model::{Absence, Backend as Vmm, Bytes, Capabilities, GuestId, Request, Told, Withheld};
+use memtide_model::{
+    Absence, Backend as Vmm, Bytes, Capabilities, Fact, GuestId, Request, Told, Users, Withheld,
+};
 
 use crate::round::Patience;
 
@@ -30,6 +32,10 @@ pub trait Backend: Send {
     /// # Errors
     /// If the guests cannot be listed. The known ones stay as they are.
     fn discover(&mut self, ended: bool) -> Result<Option<Vec<Found>>, DiscoverError>;
+
+    /// Only guests of these users are shown; `None`: those of all. Of another user's guest, a backend needs no more than its name, its process and its
+    /// user, and must read no file that it names: any user may start programs that look like guests.
+    fn admit(&mut self, _users: Option<&Users>) {}
 
     /// Makes the way to a guest of the last [`discover`](Backend::discover). Must not wait for the guest: the control connects later.
     ///
@@ -92,6 +98,8 @@ pub struct Found {
     pub withheld: Option<Withheld>,
     /// The process that runs it.
     pub process: Process,
+    /// What is known of it before anybody was asked, for people.
+    pub facts: Vec<Fact>,
     /// The configuration names this guest, so it is shown whatever guests the operator wants to see.
     pub is_configured: bool,
 }

@@ -57,7 +57,11 @@ impl Looks {
     pub(crate) fn start(backends: Vec<Box<dyn Backend>>, admitted: Admitted) -> Self {
         let (orders, given) = channel();
         let (results, looked) = channel();
-        let kinds = backends.into_iter().map(|backend| Kind { backend, found: Vec::new() }).collect();
+        let kind = |mut backend: Box<dyn Backend>| {
+            backend.admit(admitted.users.as_ref());
+            Kind { backend, found: Vec::new() }
+        };
+        let kinds = backends.into_iter().map(kind).collect();
         let looker = Looker { kinds, admitted, shown: BTreeSet::new() };
         let started =
             thread::Builder::new().name("discover".to_owned()).spawn(move || looker.follow(&given, &results));
@@ -129,7 +133,10 @@ impl Looker {
 
     fn look(&mut self, order: Order) -> Looked {
         let mut changed = order.admitted.is_some();
-        self.admitted = order.admitted.unwrap_or_else(|| std::mem::take(&mut self.admitted));
+        if let Some(admitted) = order.admitted {
+            self.admitted = admitted;
+            self.kinds.iter_mut().for_each(|kind| kind.backend.admit(self.admitted.users.as_ref()));
+        }
         for Kind { backend, found } in &mut self.kinds {
             match backend.discover(order.ended) {
                 Ok(Some(now)) => (*found, changed) = (now, true),

@@ -3,10 +3,13 @@
 //! A scan lists /proc and reads only new processes. A known guest costs one small file, and any other known process costs nothing. But
 //! such a process can still become a guest (a script that prepares a network and then executes the VMM). So it is read again while
 //! it is young, and in turn afterwards. If the kernel has not assigned a new process number, the previous list is used again.
+//!
+//! A scan reads for [`READS_WITHIN`] at most. The processes that it did not come to are the first of the next scan.
 
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use memtide_host::ProcFs;
 
@@ -16,6 +19,9 @@ const YOUNG: u8 = 5;
 const TURNS: u32 = 8;
 /// Scans for new processes make the process list again once in this many scans, even if no process is new.
 const LISTS: u32 = 4;
+
+/// The longest that one scan reads processes. A thousand guests take about a second.
+const READS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Why the processes of this host could not be listed.
 #[derive(Debug, thiserror::Error)]
@@ -47,12 +53,23 @@ pub(crate) struct Processes {
     /// The process number that the kernel assigned last, and the process list of that moment.
     listed: Option<(u32, Vec<u32>)>,
     turn: u32,
+    /// The process that the next scan begins with, and when the present one began.
+    first: u32,
+    begun: Instant,
 }
 
 impl Processes {
     /// The processes of the tree `root`, usually `/proc`.
     pub(crate) fn new(root: &Path) -> Self {
-        Self { proc_fs: ProcFs::new(root), boot: None, others: HashMap::new(), listed: None, turn: 0 }
+        Self {
+            proc_fs: ProcFs::new(root),
+            boot: None,
+            others: HashMap::new(),
+            listed: None,
+            turn: 0,
+            first: 0,
+            begun: Instant::now(),
+        }
     }
 
     pub(crate) const fn proc_fs(&self) -> &ProcFs {
@@ -102,6 +119,24 @@ impl Processes {
         Ok(pids)
     }
 
+    /// The listed processes in the order in which this scan reads them.
+    pub(crate) fn in_order(&mut self, mut pids: Vec<u32>) -> Vec<u32> {
+        self.begun = Instant::now();
+        let first = std::mem::take(&mut self.first);
+        let at = pids.partition_point(|pid| *pid < first);
+        pids.rotate_left(at);
+        pids
+    }
+
+    /// Whether this scan has time to read a process. Otherwise, the next one begins with it.
+    pub(crate) fn has_time_for(&mut self, pid: u32) -> bool {
+        let has_time = self.begun.elapsed() < READS_WITHIN;
+        if !has_time {
+            self.first = pid;
+        }
+        has_time
+    }
+
     /// Whether the guest `pid`, which started at `start`, is still among the listed processes.
     pub(crate) fn has_still(&self, pids: &[u32], pid: u32, start: u64, scan: Scan) -> bool {
         let is_looked_at = scan == Scan::All || self.is_in_turn(pid);
@@ -148,5 +183,21 @@ impl Processes {
             },
             (Err(_), false) => self.proc_fs.file(pid, "cwd").join(path),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_scan_has_no_time_for_comes_first_in_the_next() {
+        let mut processes = Processes::new(Path::new("/nowhere"));
+        assert_eq!(processes.in_order(vec![1, 2, 3, 4]), [1, 2, 3, 4]);
+        assert!(processes.has_time_for(1));
+        processes.begun = Instant::now().checked_sub(READS_WITHIN).unwrap();
+        assert!(!processes.has_time_for(3));
+        assert_eq!(processes.in_order(vec![1, 2, 3, 4]), [3, 4, 1, 2]);
+        assert_eq!(processes.in_order(vec![1, 2]), [1, 2]);
     }
 }

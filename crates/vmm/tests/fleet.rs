@@ -334,6 +334,7 @@ impl Backend for Slow {
             full: Bytes::from_mib(64),
             withheld: None,
             process: memtide_vmm::Process::default(),
+            facts: Vec::new(),
             is_configured: false,
         });
         Ok(Some(self.found.clone()))

@@ -145,6 +145,7 @@ mod tests {
                 full: FULL,
                 withheld: None,
                 process,
+                facts: Vec::new(),
                 is_configured: true,
             }]))
         }

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use memtide_api::history::History;
 use memtide_host::{
     Cgroup, FileId, Footprint, HostError, KsmPages, KsmReader, ProcessReader, Root, Scratch, name_of_tmpfs,
 };
@@ -26,6 +27,7 @@ use memtide_model::{
 use memtide_vmm::{Found, Seen};
 use tracing::{debug, warn};
 
+use super::facts;
 use super::survey::{self, Findings, Order, Part, Survey, Surveyed};
 
 /// How often the mappings of a guest's process are read. A VMM that just starts maps more and more: the first readings come
@@ -196,8 +198,9 @@ impl Costs {
         })
     }
 
-    /// Begins to read new guests, and waits a little for them. Takes over everything that was read since the last call.
-    pub(super) fn survey(&mut self, guests: &[Seen], now: Moment) {
+    /// Begins to read new guests, and waits a little for them. Takes over everything that was read since the last call, and tells `history` the
+    /// facts in it.
+    pub(super) fn survey(&mut self, guests: &[Seen], history: &History, now: Moment) {
         let mut new = 0;
         for Seen { found, .. } in guests {
             if let Entry::Vacant(place) = self.processes.entry(found.id.clone())
@@ -215,7 +218,15 @@ impl Costs {
             let Some(process) = self.processes.get_mut(&guest) else { continue };
             new = new.saturating_sub(usize::from(process.is_new));
             let found = guests.iter().find(|seen| seen.found.id == guest).map(|seen| &*seen.found);
-            are_read |= matches!(findings, Findings::All(_));
+            if let (Findings::All(read), Some(found)) = (&findings, found) {
+                are_read = true;
+                let of_kernel =
+                    match read.as_ref().map_err(Clone::clone).and_then(|read| read.facts(process.told_ram)) {
+                        Ok(facts) => facts,
+                        Err(why) => facts::unread(&why),
+                    };
+                history.set_facts(&guest, [found.facts.clone(), of_kernel].concat());
+            }
             process.take(findings, found, now);
         }
         if are_read {

@@ -7,6 +7,7 @@ mod cgroups;
 mod claims;
 mod costs;
 mod ending;
+mod facts;
 mod nodes;
 mod outsiders;
 mod pressure;
@@ -383,7 +384,7 @@ impl World for LiveWorld {
             self.costs.keep_only(alive);
             self.history.keep_only(alive);
         }
-        self.costs.survey(&seen, now);
+        self.costs.survey(&seen, &self.history, now);
         let ksm = self.costs.ksm();
         let is_torn = self.host.last.torn.latest().is_some_and(|torn| *torn >= costs::TORN);
         let mut guests: Vec<GuestSeen> = seen

@@ -7,8 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memtide_host::{Cgroup, HostError, Locked, Mapping, Mappings, Root, SharedRam, within};
-use memtide_model::{Absence, Bytes, GuestId, Reading};
+use memtide_model::{Absence, Bytes, Fact, GuestId, Reading};
 use memtide_vmm::Found;
+
+use super::facts;
 
 /// The longest that one process is read. The kernel walks the page tables of a guest of 100 GiB in small pages in about half a second.
 const BUDGET: Duration = Duration::from_secs(2);
@@ -118,6 +120,13 @@ impl Process {
             torn: cgroup.as_deref().map_or_else(|why| Reading::absent(why.clone()), torn),
             cgroup,
         })
+    }
+}
+
+impl Process {
+    /// What its mappings show, for people. `told`: all RAM that it must have mapped.
+    pub(super) fn facts(&self, told: Bytes) -> Result<Vec<Fact>, Absence> {
+        self.mappings.as_ref().map(|mappings| facts::of(mappings, &self.locked, told)).map_err(Clone::clone)
     }
 }
 

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use memtide_host::RamBlock;
-use memtide_model::{Absence, Backend as Vmm, Bytes, Capabilities, GuestId};
+use memtide_model::{Absence, Backend as Vmm, Bytes, Capabilities, GuestId, Users};
 use tokio::sync::watch;
 
 use super::control::{AgentPort, Knocks, QemuControl, Shared};
 use super::discovery::{Accel, Changes, Discovery, DiscoveryError, Owner, QemuProcess};
+use super::facts;
 use super::listed::OfMonitors;
 use super::machine::DEFAULT_MEMORY;
 use super::monitor::{Monitor, MonitorConfig, Use};
@@ -183,6 +184,10 @@ impl Backend for Qemu {
         }
     }
 
+    fn admit(&mut self, users: Option<&Users>) {
+        self.discovery.admit(users.cloned());
+    }
+
     fn control(&mut self, id: &GuestId) -> Result<Box<dyn Control>, Absence> {
         let Guest { process, held, bound, namespace } = self.guests.get(id).ok_or(Absence::Gone)?;
         match (process.owner, held) {
@@ -246,6 +251,7 @@ fn found(id: &GuestId, Guest { process, held, .. }: &Guest) -> Found {
                 Accel::Kvm | Accel::Other => Bytes::ZERO,
             },
         },
+        facts: facts::of(process, held.as_ref()),
         is_configured: held.is_some(),
     }
 }

@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use memtide_host::{DeviceFile, ProcFs, Stat};
-use memtide_model::{Absence, Bytes, GuestId, Withheld};
+use memtide_model::{Absence, Bytes, GuestId, Users, Withheld};
 
 use super::arguments::{Arguments, LONGEST_FILE, Source};
 use super::command_line::CommandLine;
@@ -30,6 +30,8 @@ pub struct QemuProcess {
     pub pid: u32,
     /// Its real user, as the kernel says. (A program with the set-user-ID bit has the rights of its owner, and the real user of its caller.)
     pub user: Option<u32>,
+    /// Its user is not admitted: no more is known than the start of its command line tells.
+    pub is_outside: bool,
     /// The owner.
     pub owner: Owner,
     /// The facts from its command line.
@@ -118,6 +120,8 @@ pub struct Discovery {
     processes: Processes,
     known: BTreeMap<u32, Known>,
     strangers: Strangers,
+    /// The users whose guests are read; `None`: all.
+    users: Option<Users>,
 }
 
 #[derive(Debug)]
@@ -132,7 +136,19 @@ impl Discovery {
     /// Discovery in the tree `root`, usually `/proc`.
     #[must_use]
     pub fn new(root: &Path) -> Self {
-        Self { processes: Processes::new(root), known: BTreeMap::new(), strangers: Strangers::default() }
+        Self {
+            processes: Processes::new(root),
+            known: BTreeMap::new(),
+            strangers: Strangers::default(),
+            users: None,
+        }
+    }
+
+    /// Of guests of other users, nothing is read from now on but the start of their command lines.
+    pub fn admit(&mut self, users: Option<Users>) {
+        self.users = users;
+        // Some of them may be admitted now.
+        self.known.retain(|_, known| !known.process.is_outside);
     }
 
     /// The guests of the last scan, by process.
@@ -173,9 +189,14 @@ impl Discovery {
         let processes = &self.processes;
         self.known.retain(|&pid, known| processes.has_still(&pids, pid, known.process.id.start(), scan));
         self.strangers.retain(&pids);
-        for pid in pids {
-            let is_due = !self.known.contains_key(&pid) && self.processes.is_due(pid);
-            if is_due && self.strangers.is_qemu(self.processes.proc_fs(), pid) {
+        for pid in self.processes.in_order(pids) {
+            if self.known.contains_key(&pid) {
+                continue;
+            }
+            if !self.processes.has_time_for(pid) {
+                break;
+            }
+            if self.processes.is_due(pid) && self.strangers.is_qemu(self.processes.proc_fs(), pid) {
                 self.read(pid, &boot);
             }
         }
@@ -197,8 +218,12 @@ impl Discovery {
     /// If the host's boot id cannot be read.
     pub fn adopt(&mut self, pid: u32) -> Result<Option<&QemuProcess>, DiscoveryError> {
         let boot = self.processes.boot()?;
-        if !self.known.contains_key(&pid) {
+        let is_read = |known: &Known| !known.process.is_outside;
+        if !self.known.get(&pid).is_some_and(is_read) {
+            self.known.remove(&pid);
+            let users = self.users.take();
             self.read(pid, &boot);
+            self.users = users;
         }
         Ok(self.known.get(&pid).map(|known| &known.process))
     }
@@ -209,10 +234,15 @@ impl Discovery {
     /// # Errors
     /// If nobody listens there, if the listener's queue is full, or if its process runs no guest.
     pub fn owner_of(&mut self, path: &Path) -> Result<u32, Absence> {
-        let names_it = |process: &&QemuProcess| process.monitors.iter().any(|monitor| monitor == path);
-        let named = self.processes().find(names_it).map(|process| process.pid);
-        if let Some(pid) = named.filter(|_| !self.proc_fs().is_live()) {
-            return Ok(pid);
+        if !self.proc_fs().is_live() {
+            let outside = self.processes().filter(|process| process.is_outside);
+            for pid in outside.map(|process| process.pid).collect::<Vec<_>>() {
+                let _gone = self.adopt(pid);
+            }
+            let names_it = |process: &&QemuProcess| process.monitors.iter().any(|monitor| monitor == path);
+            if let Some(process) = self.processes().find(names_it) {
+                return Ok(process.pid);
+            }
         }
         let (listener, user) = socket::listener_of(path).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => Absence::Forbidden,
@@ -232,8 +262,16 @@ impl Discovery {
     /// Reads a process, and keeps it if it runs a guest.
     fn read(&mut self, pid: u32, boot: &str) {
         let Some(stat) = self.proc_fs().stat(pid).filter(|stat| !stat.dead) else { return };
-        let Some(cmdline) = self.proc_fs().cmdline(pid) else { return };
-        let file = |path: &Path| self.proc_fs().regular_file(pid, path, LONGEST_FILE).ok();
+        let user = self.proc_fs().user(pid);
+        let is_outside = self.users.as_ref().is_some_and(|users| !users.have(user));
+        let cmdline = match is_outside {
+            true => self.proc_fs().start_of_cmdline(pid),
+            false => self.proc_fs().cmdline(pid),
+        };
+        let Some(cmdline) = cmdline else { return };
+        let file = |path: &Path| {
+            if is_outside { None } else { self.proc_fs().regular_file(pid, path, LONGEST_FILE).ok() }
+        };
         let arguments = Arguments::read(&cmdline, file);
         let line = CommandLine::of(&arguments);
         let equipment = Equipment::of(&arguments);
@@ -242,18 +280,20 @@ impl Discovery {
             return;
         }
         let id = self.identity(pid, &stat, &line, boot);
-        let bound = places::bound(self.proc_fs(), pid, &line);
+        let bound = if is_outside { Vec::new() } else { places::bound(self.proc_fs(), pid, &line) };
+        let agent = line.agent.as_ref().filter(|_| !is_outside);
         let node = ram::node(&line.ram);
         let process = QemuProcess {
             id,
             pid,
-            user: self.proc_fs().user(pid),
+            user,
+            is_outside,
             owner: if line.launcher.is_of_libvirt() { Owner::Libvirt } else { Owner::Nobody },
             monitors: places::of_all(&self.processes, pid, &bound),
             bound,
-            agent: line.agent.as_ref().and_then(|path| places::likely(&self.processes, pid, path)),
+            agent: agent.and_then(|path| places::likely(&self.processes, pid, path)),
             launcher: line.launcher,
-            device_files: self.device_files(pid, &line.device_memory),
+            device_files: if is_outside { Vec::new() } else { self.device_files(pid, &line.device_memory) },
             facts: self.facts(pid, line),
             withheld: equipment.withheld(),
             equipment,

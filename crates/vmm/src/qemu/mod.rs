@@ -25,6 +25,7 @@ mod command_line;
 mod control;
 mod discovery;
 mod equipment;
+mod facts;
 mod hotplug;
 mod launcher;
 mod lines;

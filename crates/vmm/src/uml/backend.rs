@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use memtide_host::{ProcFs, RamBlock, RunTime};
-use memtide_model::{Absence, Backend as Vmm, Bytes, Capabilities, GuestId};
+use memtide_model::{
+    About, Absence, Backend as Vmm, Bytes, Capabilities, Fact, FactSource, GuestId, Users, printable,
+};
 
 use super::control::UmlControl;
 use super::discovery::{Discovery, Instance};
@@ -53,6 +55,10 @@ impl Backend for Uml {
         }
     }
 
+    fn admit(&mut self, users: Option<&Users>) {
+        self.discovery.admit(users.cloned());
+    }
+
     fn control(&mut self, id: &GuestId) -> Result<Box<dyn Control>, Absence> {
         let instance = self.instances.get(id).ok_or(Absence::Gone)?;
         let console = Console { path: instance.console.clone(), user: instance.user };
@@ -80,6 +86,20 @@ fn found(instance: &Instance) -> Found {
             least_growth: LEAST_GROWTH,
             ..Process::default()
         },
+        facts: facts(instance),
         is_configured: false,
     }
+}
+
+/// What is known of an instance, for people.
+fn facts(instance: &Instance) -> Vec<Fact> {
+    let shown = |path: &Path| printable(&path.display().to_string());
+    let mut all = vec![Fact::new(About::Size, instance.memory.to_string(), FactSource::CommandLine)];
+    if let Some(file) = &instance.file {
+        let says = format!("{}, a shared mapping of {}", instance.memory, shown(file));
+        all.push(Fact::new(About::Ram, says, FactSource::Kernel));
+    }
+    all.push(Fact::new(About::Monitor, shown(&instance.console), FactSource::CommandLine));
+    all.push(Fact::new(About::User, instance.user.to_string(), FactSource::Kernel));
+    all
 }

@@ -9,9 +9,10 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use memtide_host::read_regular;
-use memtide_model::{Bytes, GuestId};
+use memtide_host::{read_regular, within};
+use memtide_model::{Bytes, GuestId, Users};
 
 use crate::processes::{DiscoveryError, Processes, Scan};
 
@@ -29,8 +30,8 @@ const MOST_DIRECTORIES: usize = 4096;
 const LONGEST_NUMBER: u64 = 32;
 /// The longest accepted file with users.
 const LONGEST_PASSWD: u64 = 1 << 20;
-/// The longest accepted environment.
-const LONGEST_ENVIRONMENT: u64 = 1 << 20;
+/// The longest search for the files of one process.
+const SEARCHES_WITHIN: Duration = Duration::from_millis(200);
 /// How often discovery looks for the directory of a process that looks like an instance: it is there after the kernel's first second.
 const LOOKS: u8 = 60;
 
@@ -43,6 +44,8 @@ pub struct Instance {
     pub pid: u32,
     /// The real user of the process, as the kernel says.
     pub user: u32,
+    /// This user is not admitted: no more is known than the command line tells.
+    pub is_outside: bool,
     /// Its console, as a path that works in this process.
     pub console: PathBuf,
     /// Its memory.
@@ -71,6 +74,25 @@ pub struct Discovery {
     known: BTreeMap<u32, Instance>,
     /// Processes that look like instances and have no directory yet, with the number of looks for it.
     early: BTreeMap<u32, u8>,
+    /// The users whose instances are read; `None`: all.
+    users: Option<Users>,
+}
+
+/// What the files of an instance tell.
+#[derive(Debug)]
+struct Place {
+    umid: String,
+    directory: PathBuf,
+    file: Option<PathBuf>,
+}
+
+/// The search for the files of a process that looks like an instance. Its user chooses where they are, so it has a time budget.
+struct Search {
+    processes: Processes,
+    pid: u32,
+    user: u32,
+    arguments: Arguments,
+    by: Instant,
 }
 
 /// The arguments of a UML kernel that matter here.
@@ -85,6 +107,11 @@ struct Arguments {
 }
 
 impl Arguments {
+    /// The instance's memory.
+    fn size(&self) -> Bytes {
+        self.memory.unwrap_or(DEFAULT_MEMORY)
+    }
+
     fn parse(cmdline: &[u8]) -> Self {
         let mut found = Self::default();
         for argument in cmdline.split(|byte| *byte == 0).skip(1) {
@@ -130,11 +157,26 @@ fn size(text: &[u8]) -> Option<Bytes> {
     digits.parse::<u64>().ok()?.checked_mul(unit).map(Bytes::new)
 }
 
+impl Place {
+    /// That of a process whose files are not read.
+    fn unread(pid: u32, arguments: &Arguments) -> Self {
+        let umid = arguments.umid.clone().unwrap_or_else(|| format!("linux-{pid}"));
+        Self { umid, directory: PathBuf::new(), file: None }
+    }
+}
+
 impl Discovery {
     /// Discovery in the tree `root`, usually `/proc`.
     #[must_use]
     pub fn new(root: &Path) -> Self {
-        Self { processes: Processes::new(root), known: BTreeMap::new(), early: BTreeMap::new() }
+        Self { processes: Processes::new(root), known: BTreeMap::new(), early: BTreeMap::new(), users: None }
+    }
+
+    /// Of instances of other users, nothing is read from now on but their command lines.
+    pub fn admit(&mut self, users: Option<Users>) {
+        self.users = users;
+        // Some of them may be admitted now.
+        self.known.retain(|_, instance| !instance.is_outside);
     }
 
     /// The instances of the last scan, by process.
@@ -161,14 +203,30 @@ impl Discovery {
         self.known.retain(|&pid, instance| processes.has_still(&pids, pid, instance.id.start(), scan));
         self.early.retain(|pid, looks| pids.binary_search(pid).is_ok() && *looks < LOOKS);
         let mut changed = self.known.len() != before;
-        for pid in pids {
-            let is_new = !self.known.contains_key(&pid);
+        for pid in self.processes.in_order(pids) {
+            if self.known.contains_key(&pid) {
+                continue;
+            }
+            if !self.processes.has_time_for(pid) {
+                break;
+            }
             let is_early = self.early.contains_key(&pid);
-            if is_new && (self.processes.is_due(pid) || is_early) && (is_early || self.looks_like_uml(pid)) {
+            if (self.processes.is_due(pid) || is_early) && (is_early || self.looks_like_uml(pid)) {
                 changed |= self.read(pid, &boot);
             }
         }
         Ok(changed)
+    }
+
+    /// Looks for the files of a process. If that overruns its time, they are not there.
+    fn search(&self, pid: u32, user: u32, arguments: &Arguments) -> Option<Place> {
+        let (root, arguments) = (self.processes.proc_fs().root().to_owned(), arguments.clone());
+        // Its thread ends by itself if its directories are only many, but later than the budget: it is left alone for a while then.
+        let by = Instant::now() + 2 * SEARCHES_WITHIN;
+        within(pid, SEARCHES_WITHIN, move || {
+            Search { processes: Processes::new(&root), pid, user, arguments, by }.place()
+        })
+        .flatten()
     }
 
     /// Whether the program is called as UML's kernels are: `linux`, `linux.uml`, `linux-6.12`, `vmlinux`, `uml`.
@@ -191,12 +249,16 @@ impl Discovery {
             return false;
         }
         let Some(user) = proc_fs.user(pid) else { return false };
-        let Some((umid, directory)) = self.directory(pid, user, &arguments) else {
+        let is_outside = self.users.as_ref().is_some_and(|users| !users.have(Some(user)));
+        let place = match is_outside {
+            true => Some(Place::unread(pid, &arguments)),
+            false => self.search(pid, user, &arguments),
+        };
+        let Some(Place { umid, directory, file }) = place else {
             *self.early.entry(pid).or_default() += 1;
             return false;
         };
-        let memory = arguments.memory.unwrap_or(DEFAULT_MEMORY);
-        let file = self.memory_file(pid, memory);
+        let memory = arguments.size();
         let id = GuestId::new(&umid, stat.start, boot);
         let is_taken = self.known.values().any(|other| other.id == id);
         let id = if is_taken { GuestId::new(&format!("{umid}-{pid}"), stat.start, boot) } else { id };
@@ -205,67 +267,78 @@ impl Discovery {
         let disk =
             |disk: &Disk| Disk { file: reachable(&disk.file), backing: disk.backing.as_ref().map(reachable) };
         let disks = arguments.disks.iter().map(disk).collect();
-        let instance = Instance { id, pid, user, console, memory, file, agent, disks };
+        let instance = Instance { id, pid, user, is_outside, console, memory, file, agent, disks };
         self.early.remove(&pid);
         self.processes.is_a_guest(pid);
         self.known.insert(pid, instance);
         true
     }
+}
+
+impl Search {
+    /// Finds everything; `None` if there is no such directory yet.
+    fn place(&self) -> Option<Place> {
+        let (umid, directory) = self.directory()?;
+        Some(Place { umid, directory, file: self.memory_file() })
+    }
 
     /// The instance's name and directory.
-    fn directory(&self, pid: u32, user: u32, arguments: &Arguments) -> Option<(String, PathBuf)> {
-        let parent = arguments.directory.clone().unwrap_or_else(|| DEFAULT_DIRECTORY.into());
+    fn directory(&self) -> Option<(String, PathBuf)> {
+        let parent = self.arguments.directory.clone().unwrap_or_else(|| DEFAULT_DIRECTORY.into());
         let parent = match parent.strip_prefix("~") {
-            Ok(below) => self.home(pid, user)?.join(below),
+            Ok(below) => self.home()?.join(below),
             Err(_) => parent,
         };
-        let parent = self.processes.reachable(pid, &parent);
-        let number = self.own_number(pid);
+        let parent = self.processes.reachable(self.pid, &parent);
+        let number = self.own_number();
         let is_its = |directory: &Path| {
             // The user may have put a pipe there.
             let text = read_regular(&directory.join("pid"), LONGEST_NUMBER).ok()?;
             (str::from_utf8(&text).ok()?.trim().parse() == Ok(number)).then_some(())
         };
-        if let Some(umid) = &arguments.umid {
+        if let Some(umid) = &self.arguments.umid {
             let directory = parent.join(umid);
             return is_its(&directory).map(|()| (umid.clone(), directory));
         }
         // A kernel without `umid=` makes up a name.
         let entries = fs::read_dir(&parent).ok()?.flatten().take(MOST_DIRECTORIES);
-        entries.map(|entry| entry.path()).find_map(|directory| {
+        entries.take_while(|_| Instant::now() < self.by).map(|entry| entry.path()).find_map(|directory| {
             is_its(&directory)?;
             Some((directory.file_name()?.to_string_lossy().into_owned(), directory))
         })
     }
 
     /// The process's number in its own namespace.
-    fn own_number(&self, pid: u32) -> u32 {
-        let status = fs::read_to_string(self.processes.proc_fs().file(pid, "status")).unwrap_or_default();
+    fn own_number(&self) -> u32 {
+        let status =
+            fs::read_to_string(self.processes.proc_fs().file(self.pid, "status")).unwrap_or_default();
         let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-        numbers.and_then(|numbers| numbers.split_ascii_whitespace().next_back()?.parse().ok()).unwrap_or(pid)
+        numbers
+            .and_then(|numbers| numbers.split_ascii_whitespace().next_back()?.parse().ok())
+            .unwrap_or(self.pid)
     }
 
     /// The home directory as the process sees it: from its environment, or else its user's.
-    fn home(&self, pid: u32, user: u32) -> Option<PathBuf> {
-        let environment = read_regular(&self.processes.proc_fs().file(pid, "environ"), LONGEST_ENVIRONMENT);
-        let environment = environment.unwrap_or_default();
+    fn home(&self) -> Option<PathBuf> {
+        let environment = self.processes.proc_fs().environment(self.pid).unwrap_or_default();
         let mut variables = environment.split(|byte| *byte == 0);
         if let Some(home) = variables.find_map(|variable| variable.strip_prefix(b"HOME=")) {
             return Some(PathBuf::from(OsStr::from_bytes(home)));
         }
-        let passwd = self.processes.reachable(pid, Path::new("/etc/passwd"));
+        let passwd = self.processes.reachable(self.pid, Path::new("/etc/passwd"));
         let passwd = read_regular(&passwd, LONGEST_PASSWD).ok()?;
         String::from_utf8_lossy(&passwd).lines().find_map(|line| {
             let mut fields = line.split(':').skip(2);
-            (fields.next()?.parse() == Ok(user)).then_some(())?;
+            (fields.next()?.parse() == Ok(self.user)).then_some(())?;
             fields.nth(2).map(PathBuf::from)
         })
     }
 
     /// The memory file: the open file of a deleted name that is large enough. UML creates it, removes its name and maps it. Its size says little:
     /// it begins with a hole.
-    fn memory_file(&self, pid: u32, memory: Bytes) -> Option<PathBuf> {
-        let descriptors = fs::read_dir(self.processes.proc_fs().file(pid, "fd")).ok()?;
+    fn memory_file(&self) -> Option<PathBuf> {
+        let memory = self.arguments.size();
+        let descriptors = fs::read_dir(self.processes.proc_fs().file(self.pid, "fd")).ok()?;
         let files = descriptors.flatten().take(MOST_DIRECTORIES).filter_map(|entry| {
             let link = fs::read_link(entry.path()).ok()?;
             let shown = link.to_str()?.strip_suffix(" (deleted)")?;
@@ -366,7 +439,46 @@ mod tests {
         symlink("mnt:[1]", proc.join("ns/mnt")).unwrap();
         symlink("mnt:[2]", tree.path().join("proc/self/ns/mnt")).unwrap();
         pipe(&proc.join("root/etc/passwd"));
-        assert_eq!(discovery.home(42, 0), None);
+        let search = Search {
+            processes: Processes::new(&tree.path().join("proc")),
+            pid: 42,
+            user: 0,
+            arguments: Arguments::default(),
+            by: Instant::now(),
+        };
+        assert_eq!(search.home(), None);
+    }
+
+    #[test]
+    fn no_file_of_an_outsider_is_read() {
+        let tree = tree("linux.uml mem=256M umid=u1 uml_dir=DIR root=/dev/ram");
+        let mut discovery = Discovery::new(&tree.path().join("proc"));
+        let me = rustix::process::getuid().as_raw();
+        let users = |number| Some(Users::new(Vec::new(), vec![(number, number)]));
+        discovery.admit(users(me + 1));
+        assert!(discovery.scan(true).unwrap());
+        let found = discovery.instances().next().unwrap();
+        assert_eq!((found.id.name(), found.is_outside, &found.file), ("u1", true, &None));
+        // Its user is admitted: without its directory, it is no instance.
+        discovery.admit(users(me));
+        discovery.scan(true).unwrap();
+        assert_eq!(discovery.instances().count(), 0);
+        boots(&tree, "home/uml", "u1");
+        assert!(discovery.scan(true).unwrap());
+        assert!(discovery.instances().next().is_some_and(|found| !found.is_outside && found.file.is_some()));
+    }
+
+    #[test]
+    fn a_search_ends_in_time() {
+        let tree = tree("linux.uml mem=256M uml_dir=DIR root=/dev/ram");
+        boots(&tree, "home/uml", "Xy12ab");
+        let search = |by| {
+            let directory = Some(tree.path().join("home/uml"));
+            let arguments = Arguments { directory, ..Arguments::default() };
+            let processes = Processes::new(&tree.path().join("proc"));
+            Search { processes, pid: 42, user: 0, arguments, by }.place().is_some()
+        };
+        assert!(search(Instant::now() + Duration::from_secs(60)) && !search(Instant::now()));
     }
 
     #[test]

@@ -12,13 +12,14 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use memtide_model::Absence;
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, Mode, OFlags};
 
 /// Others may pass through the directory, and not list it.
 const DIRECTORY_MODE: u32 = 0o711;
@@ -240,24 +241,35 @@ impl Drop for ReplySockets {
 /// Connects to a console: a socket, not a link to one, of the instance's user. Otherwise a user could make memtide send its requests to
 /// another program's socket.
 fn connect(socket: UnixDatagram, console: &Console) -> io::Result<UnixDatagram> {
-    let file = fs::symlink_metadata(&console.path)?;
-    if !file.file_type().is_socket() || file.uid() != console.user {
+    let (_seen, path) = look_at(&console.path, FileType::Socket, console.user)?;
+    socket.connect(path)?;
+    Ok(socket)
+}
+
+/// Looks at a file without opening it, and returns the path that leads to this file and no other one while the descriptor is open: its user may
+/// exchange files and directories at any moment.
+///
+/// # Errors
+/// If it is not of this type, or another user's.
+fn look_at(path: &Path, is: FileType, user: u32) -> io::Result<(OwnedFd, PathBuf)> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let seen = rustix::fs::open(path, flags, Mode::empty())?;
+    let status = rustix::fs::fstat(&seen)?;
+    if FileType::from_raw_mode(status.st_mode) != is || status.st_uid != user {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    socket.connect(&console.path)?;
-    Ok(socket)
+    let again = PathBuf::from(format!("/proc/self/fd/{}", seen.as_raw_fd()));
+    Ok((seen, again))
 }
 
 /// Opens a pseudo-terminal of a user. The console could name any file: nothing else is opened.
 fn open_terminal(name: &Path, user: u32) -> io::Result<File> {
-    let is_pseudo = name.parent() == Some(Path::new(TERMINALS));
-    let file = fs::symlink_metadata(name)?;
-    if !is_pseudo || !file.file_type().is_char_device() || file.uid() != user {
+    if name.parent() != Some(Path::new(TERMINALS)) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    let flags = OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let flags = i32::try_from(flags.bits()).unwrap_or_default();
-    File::options().read(true).write(true).custom_flags(flags).open(name)
+    let (_seen, path) = look_at(name, FileType::CharacterDevice, user)?;
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
 }
 
 fn absence(error: &io::Error) -> Absence {
