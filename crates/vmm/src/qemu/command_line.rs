@@ -263,6 +263,9 @@ mod tests {
             (&["-name", "web1,debug-threads=on"], Some("web1")),
             (&["--name", "a,,b"], Some("a,b")),
             (&["-name", "debug-threads=on"], None),
+            // Only some options take JSON.
+            (&["-name", "{x}"], Some("{x}")),
+            (&["-name", r#"{"guest":"x"}"#], Some(r#"{"guest":"x"}"#)),
             (&["-name"], None),
             (&["-append", "-name", "-uuid", "x"], None),
         ] {
@@ -368,12 +371,17 @@ mod tests {
     #[test]
     fn json_is_read_for_each_option_that_takes_it() {
         let chardev = r#"{"id":"m","backend":{"type":"socket","data":{"addr":{"type":"unix","data":{"path":"/run/q"}},"server":true,"wait":false}}}"#;
-        let mon = r#"{"chardev":"m","mode":"control"}"#;
-        let line = parse(&["-chardev", chardev, "-mon", mon, "-machine", r#"{"type":"q35","accel":"kvm"}"#]);
-        assert_eq!((line.monitors, line.accels), (vec![PathBuf::from("/run/q")], vec!["kvm".to_owned()]));
+        let mon = "m,mode=control";
+        let line = parse(&["-chardev", chardev, "-mon", mon]);
+        assert_eq!(line.monitors, [PathBuf::from("/run/q")]);
         let client = chardev.replace("\"server\":true", "\"server\":false");
         assert_eq!(parse(&["-chardev", &client, "-mon", mon]).monitors, Vec::<PathBuf>::new());
-        assert!(parse(&["-machine", r#"{"type":"none"}"#]).no_machine);
+        let memory = r#"{"qom-type":"memory-backend-memfd","id":"m","size":1048576}"#;
+        assert!(parse(&["-object", memory]).shares_ram());
+        // QEMU refuses JSON for these.
+        let (machine, mon) = (r#"{"type":"none"}"#, r#"{"chardev":"m","mode":"control"}"#);
+        assert!(!parse(&["-machine", machine]).no_machine);
+        assert_eq!(parse(&["-chardev", chardev, "-mon", mon]).monitors, Vec::<PathBuf>::new());
     }
 
     #[test]
