@@ -45,17 +45,26 @@ const VMMS: [Vmm; 7] = [
     Vmm("vmware-vmx", "VMware", false),
 ];
 
+/// The kernel adds this to the name of a file that was replaced.
+const DELETED: &str = " (deleted)";
 /// The kernel cuts a process's name to this length.
 const COMM: usize = 15;
 
 impl Vmm {
     /// Whether a process's name, or the name of its file, is that of this VMM: as it is, cut, or with a version.
     fn is(&self, name: &str) -> bool {
+        let name = name.strip_suffix(DELETED).unwrap_or(name);
         let rest = name.strip_prefix(self.0);
         name == self.0.get(..COMM).unwrap_or(self.0)
-            || rest
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with("-v") || rest.starts_with("-static"))
+            || rest.is_some_and(|rest| rest.is_empty() || is_version(rest))
     }
+}
+
+/// Whether this is the end of a released program's name: `-1.7`, `-v1.7.0-x86_64`, `-static`.
+fn is_version(end: &str) -> bool {
+    let Some(end) = end.strip_prefix(['-', '_', '.']) else { return false };
+    let number = end.strip_prefix('v').unwrap_or(end);
+    number.starts_with(|c: char| c.is_ascii_digit()) || end == "static" || end.starts_with("static-")
 }
 
 /// Finds such processes, memtide's own guests among them; `None` if that takes longer than until `by`.
@@ -122,7 +131,15 @@ mod tests {
             ("cloud-hypervisor", Some("cloud-hypervisor")),
             ("cloud-hyperviso", Some("cloud-hypervisor")),
             ("firecracker-v1.13.1-x86_64", Some("Firecracker")),
+            ("firecracker-1.7", Some("Firecracker")),
+            ("firecracker-v1.", Some("Firecracker")),
+            ("firecracker_1.7 (deleted)", Some("Firecracker")),
+            ("firecracker (deleted)", Some("Firecracker")),
+            ("cloud-hypervisor-static-aarch64", Some("cloud-hypervisor")),
+            ("cloud-hypervisor-41.0", Some("cloud-hypervisor")),
             ("firecracker-containerd", None),
+            ("firecracker-vsock-proxy", None),
+            ("crosvm-statistics", None),
             ("VBoxHeadless", Some("VirtualBox")),
             ("lkvm-static", Some("kvmtool")),
             ("vmware", None),
