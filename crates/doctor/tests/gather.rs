@@ -5,6 +5,7 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use common::{BALLOON, Tree, machine, mib};
@@ -398,6 +399,27 @@ fn memory_on_huge_pages_and_in_a_cgroup_is_noticed() {
     assert!(host.ends_with("vm.slice/web.scope") && *limit == mib(256), "{host:?} {limit}");
     assert!(!rules(&facts).contains(&"cgroup.limit"));
     assert_eq!(facts.cgroups.swap_limits, std::slice::from_ref(host));
+}
+
+#[test]
+fn memory_that_was_passed_as_a_descriptor_is_what_the_descriptor_leads_to() {
+    let tree = Tree::new();
+    let backend = "memory-backend-file,id=mem0,mem-path=/proc/self/fd/7,size=512M,share=on";
+    let _web = tree.guest(41, "web", "web.qmp", &["-object", backend]);
+    std::fs::create_dir_all(tree.path().join("proc/41/fd")).unwrap();
+    let link = tree.path().join("proc/41/fd/7");
+    let path = PathBuf::from("/proc/self/fd/7");
+    for (target, kind, found) in [
+        ("/memfd:ram (deleted)", None, None),
+        ("/dev/shm/ram", Some("tmpfs"), None),
+        ("/srv/ram", Some("ext4"), Some("pinned.file")),
+    ] {
+        let _first = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(target, &link).unwrap();
+        let facts = look(tree.question());
+        assert_eq!(facts.guests[0].memory_files, [(path.clone(), kind.map(str::to_owned))], "{target}");
+        assert_eq!(rules(&facts), found.into_iter().collect::<Vec<_>>(), "{target}");
+    }
 }
 
 #[test]

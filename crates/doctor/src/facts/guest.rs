@@ -337,7 +337,7 @@ impl Files {
         Self {
             tcp_monitors: CommandLine::parse(&cmdline).tcp_monitors,
             launch: Launch::of(process.launcher, &cmdline, process.id.name()),
-            memory_files: paths.map(|path| (path.clone(), file_system(root, "self", &path))).collect(),
+            memory_files: paths.map(|path| (path.clone(), kind_of(root, pid, &path))).collect(),
             status: text(&root.process(pid, "status")).ok().map(|text| status(&text)),
             locked: Locked::read(root, pid).ok(),
             age: age(root, process.id.start()),
@@ -446,6 +446,22 @@ fn status(text: &str) -> ProcessStatus {
         huge: size("HugetlbPages"),
         stopped: state.starts_with(['T', 't']),
     }
+}
+
+/// The type of the file system of a file of the process `pid`; `None` if it cannot be found out, and for a memfd, which is on none.
+fn kind_of(root: &Root, pid: u32, path: &Path) -> Option<String> {
+    let Some(number) = descriptor(pid, path) else { return file_system(root, "self", path) };
+    let file = fs::read_link(root.process(pid, &format!("fd/{number}"))).ok()?;
+    // The kernel shows a memfd as `/memfd:NAME (deleted)`.
+    let is_memfd = file.to_string_lossy().starts_with("/memfd:");
+    (!is_memfd && file.is_absolute()).then(|| file_system(root, "self", &file)).flatten()
+}
+
+/// The number of the descriptor that a path of the process stands for: `/proc/self/fd/7`, `/dev/fd/7`.
+fn descriptor(pid: u32, path: &Path) -> Option<u32> {
+    let own = format!("/proc/{pid}/fd");
+    let number = ["/proc/self/fd", "/dev/fd", &own].iter().find_map(|dir| path.strip_prefix(dir).ok())?;
+    number.to_str()?.parse().ok()
 }
 
 /// Whether KSM may scan the largest private mapping of a process: the guest's memory, unless that is shared.

@@ -125,8 +125,8 @@ pub(super) fn withheld(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
 
 /// Memory in a file on a disk.
 pub(super) fn on_disk(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
-    // These file systems are in memory, or devices that act as memory.
-    const MEMORY: [&str; 5] = ["tmpfs", "ramfs", "hugetlbfs", "devtmpfs", "rootfs"];
+    // These file systems are in memory, or devices that act as memory. A file of /proc may lead to anything.
+    const MEMORY: [&str; 6] = ["tmpfs", "ramfs", "hugetlbfs", "devtmpfs", "rootfs", "proc"];
     let (path, kind) = guest.memory_files.iter().find_map(|(path, kind)| {
         let kind = kind.as_deref().filter(|kind| !MEMORY.contains(kind))?;
         (!path.starts_with("/dev")).then_some((path, kind))
