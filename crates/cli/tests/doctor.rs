@@ -120,6 +120,7 @@ fn people_read_problems_first_and_what_is_alike_once() {
                -overcommit mem-lock=off
              or leave it alone, in TREE/memtide.toml (before other classes that match it):
                [class."fixed-evil__31m__rm_-rf__HOME"]
+               # Each ? matches any character, also in the names of other guests.
                match = ["evil_?31m; rm -rf $HOME"]
                manage = false
 

@@ -15,7 +15,7 @@ use memtide_doctor::{Finding, Severity, diagnose};
 use memtide_host::{CgroupVersion, Limited, Locked};
 use memtide_model::{
     Absence, Agent, Amount, Balloon, Bytes, Can, Config, Fence, GuestStats, KsmMode, KsmRun, KsmSettings,
-    Mode, Polling, Reading, Space, Span, TmpfsId, Withheld,
+    Mode, Polling, Reading, Space, Span, TmpfsId, Withheld, name_matches,
 };
 use memtide_vmm::qemu::{
     Accel, Backing, BalloonArgument, Equipment, Launcher, MemoryArgument, MemoryBlock, Owner,
@@ -284,6 +284,22 @@ fn memory_that_no_balloon_brings_back() {
     let shared =
         found(|facts| first(facts).memory_files = vec![("/dev/shm/g".into(), Some("tmpfs".to_owned()))]);
     assert_eq!(shared, [], "shared memory is freed like any other");
+}
+
+#[test]
+fn a_name_with_the_signs_of_patterns_is_no_pattern_for_other_guests() {
+    for (name, pattern) in [("b-*", "b-?"), ("b-?", "b-?"), ("b[1]", "b?1]")] {
+        let findings = found(|facts| {
+            equipment(facts).mem_lock = true;
+            first(facts).name = name.to_owned();
+        });
+        let class = findings[0].fixes.last().unwrap();
+        assert!(class.lines[1].starts_with("# Each ? matches any character"), "{class:?}");
+        assert_eq!(class.lines[2], format!("match = [\"{pattern}\"]"), "{name}");
+        assert!(name_matches(pattern, name) && !name_matches(pattern, "b-web"), "{name}");
+    }
+    let plain = found(|facts| equipment(facts).mem_lock = true);
+    assert!(!text(&plain[0]).contains("Each ?"), "{plain:#?}");
 }
 
 #[test]

@@ -13,9 +13,12 @@ use crate::quote::{file_name, string};
 /// A class that leaves the guest alone: memtide then counts it at its full size and takes nothing.
 fn leave_alone(facts: &Facts, guest: &GuestFacts, finding: Finding) -> Finding {
     let class = format!("[class.{}]", string(&format!("fixed-{}", file_name(&guest.name))));
-    // The configuration allows no pair of brackets in a pattern.
-    let pattern = guest.name.replace('[', "?");
-    let lines = [class, format!("match = [{}]", string(&pattern)), "manage = false".to_owned()];
+    // A pattern has no way to write a star itself, and the configuration allows no pair of brackets in it.
+    let pattern = guest.name.replace(['[', '*'], "?");
+    let mut lines = vec![class, format!("match = [{}]", string(&pattern)), "manage = false".to_owned()];
+    if pattern.contains('?') {
+        lines.insert(1, "# Each ? matches any character, also in the names of other guests.".to_owned());
+    }
     let file = facts.configuration.path.display();
     finding.fix(format!("or leave it alone, in {file} (before other classes that match it)"), lines)
 }
