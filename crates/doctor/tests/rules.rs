@@ -634,6 +634,8 @@ fn limits_of_cgroups_that_memtide_does_not_guard() {
     });
     assert_eq!(kinds(&tight)[0], ("cgroup.limit", PROBLEM));
     assert!(tight[0].fact.ends_with("the guest has 1 GiB, and QEMU may need 60 MiB more"), "{tight:#?}");
+    // A slice for all guests has room for that, too.
+    assert!(text(&tight[0]).contains("set-property guests.slice MemoryMax=2108M"), "{tight:#?}");
     // Each guest fits, but both together do not.
     let both = spoil(&[("/sys/fs/cgroup/a.slice", 1536, &[0, 1])], None);
     assert!(both[0].fact.contains("its guests web1, web2 were promised 2 GiB"), "{both:#?}");
