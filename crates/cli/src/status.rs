@@ -81,14 +81,14 @@ fn outsiders(out: &mut String, outsiders: &Outsiders) {
     if outsiders.count == 0 {
         return;
     }
-    let (guests, belong) = if outsiders.count == 1 { ("guest", "belongs") } else { ("guests", "belong") };
-    let count = outsiders.count;
-    line(
-        out,
-        &format!(
-            "\n{count} {guests} {belong} to users outside `users` and count as other programs do; to manage them:"
+    let told = match outsiders.count {
+        1 => "1 guest belongs to a user outside `users` and counts as other programs do; to manage it:"
+            .to_owned(),
+        count => format!(
+            "{count} guests belong to users outside `users` and count as other programs do; to manage them:"
         ),
-    );
+    };
+    line(out, &format!("\n{told}"));
     for outsider in &outsiders.listed {
         let costs = outsider.footprint.map_or_else(String::new, |bytes| format!(", {bytes}"));
         let line_of = outsider.line.as_deref().unwrap_or("its user is not known");
@@ -407,6 +407,17 @@ mod tests {
           web1 (process 42 of alice), 4 MiB:  users = ["system", "alice"]
           \u{1b}c (process 42 of an unknown user):  its user is not known
           and 10 more
+        "#);
+    }
+
+    #[test]
+    fn one_outsider_is_no_plural() {
+        let mut out = String::new();
+        outsiders(&mut out, &Outsiders { listed: vec![outsider("web1", Some(1001))], count: 1 });
+        insta::assert_snapshot!(out, @r#"
+
+        1 guest belongs to a user outside `users` and counts as other programs do; to manage it:
+          web1 (process 42 of alice), 4 MiB:  users = ["system", "alice"]
         "#);
     }
 }

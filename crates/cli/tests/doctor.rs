@@ -104,7 +104,7 @@ fn people_read_problems_first_and_what_is_alike_once() {
     problem  db1 (process 51), db2 (process 52)
       no QMP socket on QEMU's command line
       costs  memtide can only count it, at its worst case
-      fix    QEMU's command line (from the next start; the directory must exist), and likewise for the others:
+      fix    QEMU's command line (from the next start; the directory must exist), and likewise for the other:
                -qmp unix:/run/vm/db1.qmp,server=on,wait=off
 
     problem  db1 (process 51), db2 (process 52)

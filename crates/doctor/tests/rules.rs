@@ -15,7 +15,7 @@ use memtide_doctor::{Finding, Severity, diagnose};
 use memtide_host::{CgroupVersion, Limited, Locked};
 use memtide_model::{
     Absence, Agent, Amount, Balloon, Bytes, Can, Config, Fence, GuestStats, KsmMode, KsmRun, KsmSettings,
-    Mode, Polling, Reading, Space, Span, TmpfsId, Withheld, name_matches,
+    Mode, Outsider, Outsiders, Polling, Reading, Space, Span, TmpfsId, Withheld, name_matches,
 };
 use memtide_vmm::qemu::{
     Accel, Backing, BalloonArgument, Equipment, Launcher, MemoryArgument, MemoryBlock, Owner,
@@ -595,6 +595,55 @@ fn more_is_promised_than_there_is() {
     });
     assert_eq!(rules(&fixed), ["promises.held", "ksm.off"]);
     assert_eq!(fixed[0].severity, PROBLEM);
+}
+
+#[test]
+fn one_guest_is_no_plural() {
+    let alone = |spoil: fn(&mut Facts)| {
+        found(move |facts| {
+            facts.guests.truncate(1);
+            spoil(facts);
+        })
+    };
+    let held = alone(|facts| {
+        first(facts).full = mib(9216);
+        first(facts).managed = false;
+    });
+    assert_eq!(held[0].fact, "1 guest that memtide can take nothing from was promised 9 GiB of 8 GiB");
+    let unmanaged = alone(|facts| first(facts).full = mib(9216));
+    assert!(unmanaged[0].fact.starts_with("the guest was promised 9 GiB, 1.40 GiB more"), "{unmanaged:#?}");
+    let hidden = alone(|facts| absent(facts, Absence::Forbidden));
+    assert!(text(&hidden[0]).contains("cannot reach the monitor of web1"), "{hidden:#?}");
+    let nine = alone(|facts| facts.slow = (0..9).map(|n| format!("the mappings of web{n}")).collect());
+    assert!(nine[0].fact.contains("web7 and 1 other took too long"), "{nine:#?}");
+    let libvirts = alone(|facts| {
+        first(facts).owner = Owner::Libvirt;
+        absent(facts, Absence::OwnedBy("libvirt".to_owned()));
+    });
+    assert!(text(&libvirts[0]).contains("never connects to its monitor"), "{libvirts:#?}");
+    let room = alone(|facts| {
+        facts.instances = vec![instance("lab1", 201)];
+        let tmpfs = facts.instances[0].file.as_mut().unwrap().tmpfs.as_mut().unwrap();
+        tmpfs.space = Space { size: mib(200), free: mib(50) };
+    });
+    assert!(room[0].fact.contains("its UML instance may take 256 MiB"), "{room:#?}");
+}
+
+#[test]
+fn guests_of_another_user_are_counted_as_they_are() {
+    let outside = |count: u32| {
+        found(|facts| {
+            let all = (0..count).map(|n| Outsider::new("web", n, Some(1001)));
+            facts.outsiders = Outsiders::of(all.collect());
+        })
+    };
+    assert!(
+        text(&outside(1)[0]).contains("counts its memory with the host's other use, and does not manage it")
+    );
+    let two = text(&outside(2)[0]);
+    assert!(two.contains("belong to a user") && two.contains("does not manage them\n"), "{two}");
+    let nine = text(&outside(9)[0]);
+    assert!(nine.contains("; 1 more such guest is not listed"), "{nine}");
 }
 
 #[test]

@@ -234,13 +234,17 @@ fn write_group(out: &mut String, group: &[&Finding], style: Style) {
     wrap(out, "  ", &printable(&first.fact));
     wrap(out, "  costs  ", &printable(&first.cost));
     let differ = group.iter().any(|finding| finding.fixes != first.fixes);
+    let likewise = match group.len() {
+        2 if differ => ", and likewise for the other",
+        _ if differ => ", and likewise for the others",
+        _ => "",
+    };
     for (number, fix) in first.fixes.iter().enumerate() {
-        write_fix(out, fix, number == 0, differ);
+        write_fix(out, fix, number == 0, likewise);
     }
 }
 
-fn write_fix(out: &mut String, Fix { place, lines }: &Fix, is_first: bool, differ: bool) {
-    let likewise = if differ { ", and likewise for the others" } else { "" };
+fn write_fix(out: &mut String, Fix { place, lines }: &Fix, is_first: bool, likewise: &str) {
     let label = if is_first { "  fix    " } else { "         " };
     wrap(out, label, &format!("{}{likewise}:", printable(place)));
     for line in lines {
@@ -257,7 +261,8 @@ fn subjects(group: &[&Finding]) -> String {
     let first = names.next().unwrap_or_default();
     let mut text = names.fold(first, |text, name| format!("{text}, {name}"));
     if group.len() > MOST_NAMES {
-        let _infallible = write!(text, " and {} others", group.len() - MOST_NAMES);
+        let more = counted((group.len() - MOST_NAMES) as u64, "other");
+        let _infallible = write!(text, " and {more}");
     }
     text
 }

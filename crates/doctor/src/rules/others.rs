@@ -29,16 +29,22 @@ pub(super) fn outsiders(facts: &Facts) -> Vec<Finding> {
     let more = facts.outsiders.more();
     let of_user = |(line, guests): (&str, Vec<&Outsider>)| {
         let listed = guests.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        let belong = if guests.len() == 1 { "belongs to a user" } else { "belong to a user" };
-        let fact = format!("{listed} {belong} outside `users`");
-        let more =
-            if more == 0 { String::new() } else { format!("; {more} more such guests are not listed") };
+        let more = match more {
+            0 => String::new(),
+            1 => "; 1 more such guest is not listed".to_owned(),
+            more => format!("; {more} more such guests are not listed"),
+        };
+        let [belong, its, it, is_one] = match guests.len() {
+            1 => ["belongs", "its", "it", "it is one"],
+            _ => ["belong", "their", "them", "they are some"],
+        };
+        let fact = format!("{listed} {belong} to a user outside `users`");
         Finding::of_host("users.outside", Severity::Hint, fact)
             .costs(format!(
-                "memtide counts its memory with the host's other use, and does not manage it{more}"
+                "memtide counts {its} memory with the host's other use, and does not manage {it}{more}"
             ))
             .fix(
-                format!("{}, if it is one of memtide's", facts.configuration.path.display()),
+                format!("{}, if {is_one} of memtide's", facts.configuration.path.display()),
                 [printable(line)],
             )
     };

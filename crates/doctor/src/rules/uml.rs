@@ -78,10 +78,11 @@ fn room(instances: &[(&InstanceFacts, &TmpfsFacts)]) -> Option<Finding> {
     let at = tmpfs.at.display();
     let holds =
         if others < WORTH_A_WORD { String::new() } else { format!(", and other files there hold {others}") };
-    let fact = format!(
-        "{free} of {size} in {at} are free, and its {} UML instances may take {promised} together{holds}",
-        instances.len()
-    );
+    let who = match instances.len() {
+        1 => format!("its UML instance may take {promised}"),
+        count => format!("its {count} UML instances may take {promised} together"),
+    };
+    let fact = format!("{free} of {size} in {at} are free, and {who}{holds}");
     let finding = Finding::of_host("uml.tmpfs_small", Severity::Warning, fact)
         .costs("when it is full, the kernel kills an instance that touches more of its memory (SIGBUS), however much memory the host has");
     if !tmpfs.is_here {
