@@ -67,6 +67,15 @@ fn a_host_that_lacks_nothing_is_told_what_was_looked_at() {
 }
 
 #[test]
+fn the_cache_of_zfs_is_available_down_to_its_minimum() {
+    let tree = tree();
+    let arc = "9 1 0x01 147 39984 1 2\nname type data\nc_min 4 268435456\nsize 4 1342177280\n";
+    tree.file("proc/spl/kstat/zfs/arcstats", arc);
+    let text = printed(&tree, &doctor(&tree, &[]));
+    assert!(text.contains("8 GiB with 6 GiB available (1 GiB of it in ZFS's cache), no swap"), "{text}");
+}
+
+#[test]
 fn without_guests_only_the_host_lacks_nothing() {
     let tree = tree();
     let output = doctor(&tree, &[]);

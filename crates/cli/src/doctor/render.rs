@@ -110,7 +110,9 @@ fn host(facts: &Facts) -> Vec<String> {
     let mut parts =
         vec![format!("Linux {}", printable(host.release.as_deref().unwrap_or("of an unknown release")))];
     if let Some(memory) = host.memory.value() {
-        parts.push(format!("{} with {} available", memory.total, memory.available));
+        let arc =
+            if host.arc.is_zero() { String::new() } else { format!(" ({} of it in ZFS's cache)", host.arc) };
+        parts.push(format!("{} with {} available{arc}", memory.total, memory.available));
     }
     if let Some((dir, limit)) = &facts.cgroups.small_host {
         parts.push(format!("guests in {} with {limit}", printable(&dir.display().to_string())));

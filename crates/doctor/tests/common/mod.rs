@@ -121,6 +121,7 @@ pub fn healthy() -> Facts {
         host: HostFacts {
             release: Some("6.12.9-amd64".to_owned()),
             memory: Sight::Seen(memory),
+            arc: Bytes::ZERO,
             huge_pool: Bytes::ZERO,
             commit: Some((mib(4096), mib(3000))),
             overcommit: Some(0),
