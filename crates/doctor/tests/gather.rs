@@ -63,7 +63,9 @@ fn monitors_that_cannot_be_used_say_how() {
     ] {
         let (tree, stand_in) = one_guest();
         stand_in.behave(behaviour);
-        assert_eq!(rules(&look(tree.question())), [rule], "{behaviour:?}");
+        let facts = look(tree.question());
+        assert_eq!(rules(&facts), [rule], "{behaviour:?}");
+        assert_eq!(facts.guests[0].informant, Informant::Nobody, "{behaviour:?}: it told nothing");
     }
     let (tree, stand_in) = one_guest();
     drop(stand_in);
@@ -103,7 +105,8 @@ fn a_guest_without_balloon_driver_or_statistics() {
     ] {
         let (tree, stand_in) = one_guest();
         stand_in.change(change);
-        assert_eq!(rules(&look(tree.question())), [rule]);
+        let facts = look(tree.question());
+        assert_eq!((rules(&facts), facts.guests[0].informant), (vec![rule], Informant::Monitor));
     }
 }
 

@@ -100,7 +100,7 @@ pub enum Informant {
     Monitor,
     /// The daemon, which queries that monitor anyway.
     Daemon,
-    /// Nobody was queried.
+    /// Nobody: no monitor was queried, or none told anything.
     Nobody,
 }
 
@@ -517,9 +517,11 @@ async fn ask(id: GuestId, guest: &mut GuestFacts, live: bool) {
         use_as: Use::Brief,
         memory: Some(guest.full),
     });
-    guest.informant = Informant::Monitor;
     guest.told = monitor.poll(Wish::default(), DEADLINE).await;
     guest.full = guest.told.full;
+    if has_told(&guest.told) {
+        guest.informant = Informant::Monitor;
+    }
     let answered = guest.told.balloon.latest().is_some_and(|balloon| !balloon.free_page_reporting);
     // The version matters only if an old one would explain a missing feature.
     let lacks_counters = guest.told.stats.latest().is_some_and(|stats| stats.alloc_stalls.is_none());
@@ -531,6 +533,11 @@ async fn ask(id: GuestId, guest: &mut GuestFacts, live: bool) {
             }
         }
     }
+}
+
+/// Whether a monitor told anything about the guest's balloon, if only that it has none or that its driver does not run.
+const fn has_told(told: &Told) -> bool {
+    matches!(told.balloon.why_not(), None | Some(Absence::NoBalloon | Absence::NoDriver))
 }
 
 #[derive(Deserialize)]
