@@ -387,7 +387,7 @@ fn memory_on_huge_pages_and_in_a_cgroup_is_noticed() {
     tree.file("sys/kernel/mm/ksm/pages_shared", "1\n");
     tree.file("sys/kernel/mm/ksm/pages_sharing", "0\n");
     let facts = look(tree.question());
-    assert_eq!((facts.guests[0].marked, facts.guests[1].marked), (Some(false), None));
+    assert_eq!((facts.guests[0].marked, facts.guests[1].marked), (Some(false), Some(true)));
     assert_eq!(facts.host.ksm_saves, Some(mib(0)));
     assert_eq!(
         facts.guests[1].memory_files,
@@ -402,6 +402,37 @@ fn memory_on_huge_pages_and_in_a_cgroup_is_noticed() {
     assert!(host.ends_with("vm.slice/web.scope") && *limit == mib(256), "{host:?} {limit}");
     assert!(!rules(&facts).contains(&"cgroup.limit"));
     assert_eq!(facts.cgroups.swap_limits, std::slice::from_ref(host));
+}
+
+#[test]
+fn a_size_that_nobody_has_proved_counts_no_further_than_memory_is_mapped() {
+    let (tree, _stand_in) = one_guest();
+    tree.qemu(51, &["-name", "liar", "-accel", "kvm", "-m", "6G", "-device", BALLOON]);
+    let liars = |facts: &Facts| {
+        let liar = facts.guests.iter().find(|guest| guest.name == "liar").unwrap();
+        let found = diagnose(facts).into_iter().find(|finding| finding.rule == "guest.claims");
+        (liar.full, facts.promised(), found.map(|finding| finding.fact).unwrap_or_default())
+    };
+    // It has mapped all that it claims.
+    let (all, promised, said) = liars(&look(tree.question()));
+    assert_eq!((all, promised, said.as_str()), (mib(6144), mib(6656), ""));
+    tree.mapping(51, mib(64));
+    let (some, promised, said) = liars(&look(tree.question()));
+    assert_eq!((some, promised), (mib(64), mib(576)));
+    assert!(said.contains("claims 6 GiB, but its process has mapped only 64 MiB"), "{said}");
+    // The daemon has bounded it in the same way.
+    let mut known = seen(51);
+    (known.told.full, known.told.claimed) = (mib(64), true);
+    let guests = BTreeMap::from([(51, known)]);
+    let daemon = Daemon::Runs { version: "0.1.0".to_owned(), mode: Mode::Observe, guests };
+    let (some, _, told) = liars(&look(Question { daemon, ..tree.question() }));
+    assert_eq!((some, told), (mib(64), said));
+    // No guest is larger than the machine, whatever it has mapped.
+    tree.file("proc/51/cmdline", "qemu-system-x86_64\0-name\0liar\0-accel\0kvm\0-m\x00900G\0");
+    tree.mapping(51, mib(900 << 10));
+    let (none, promised, said) = liars(&look(tree.question()));
+    assert_eq!((none, promised), (mib(4), mib(516)));
+    assert_eq!(said, "it claims 900 GiB, more than this machine has");
 }
 
 #[test]

@@ -561,6 +561,10 @@ fn what_uml_instances_lack() {
     let said = text(&two[1]);
     assert!(said.contains("as its owner") && said.contains("export TMPDIR="), "{said}");
     assert!(["sudo", "nsenter", "remount"].iter().all(|word| !said.contains(word)), "{said}");
+    let liar = found(with(|facts| {
+        (facts.instances[0].memory, facts.instances[0].claims) = (mib(4), Some(mib(900 << 10)));
+    }));
+    assert_eq!(kinds(&liar), [("guest.claims", WARNING)]);
     let unmanaged = found(with(|facts| {
         facts.instances[0].has_console = false;
         facts.instances[0].managed = false;

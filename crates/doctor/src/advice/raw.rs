@@ -128,7 +128,7 @@ fn lima_variable(guest: &GuestFacts) -> String {
 fn plain(guest: &GuestFacts, change: Change<'_>) -> Fix {
     const PLACE: &str = "QEMU's command line (from the next start)";
     const WITH_SOCKET: &str = "QEMU's command line (from the next start; the directory must exist)";
-    let size = guest.full.whole_mib();
+    let size = guest.process.memory.unwrap_or(guest.full).whole_mib();
     let memory = |backend: &str| {
         format!("-machine memory-backend=mem0 -object memory-backend-{backend},id=mem0,size={size}M")
     };

@@ -42,8 +42,10 @@ pub struct GuestFacts {
     pub user: Option<u32>,
     /// Its owner.
     pub owner: Owner,
-    /// Its memory with an empty balloon.
+    /// Its memory with an empty balloon, as far as it counts.
     pub full: Bytes,
+    /// The memory that it claims, if that counts no further than `full`: see `claims`.
+    pub claims: Option<Bytes>,
     /// The age of its process.
     pub age: Option<Span>,
     /// Whether its class lets memtide manage it.
@@ -74,6 +76,8 @@ pub struct GuestFacts {
     pub marked: Option<bool>,
     /// The most that its QEMU can cost beyond the guest's memory; `None` if its mappings cannot be read.
     pub overhead_bound: Option<Bytes>,
+    /// The memory of its process that can be the guest's; `None` if its mappings cannot be read.
+    pub ram_mapped: Option<Bytes>,
     /// Why memory that it gives is not the host's, as its mappings or the daemon tell.
     pub withheld: Option<Withheld>,
     /// The source of the following facts.
@@ -107,6 +111,10 @@ pub enum Informant {
 /// The memory of a process, from `/proc/PID/status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessStatus {
+    /// `VmSize`: all memory that it has mapped.
+    pub mapped: Bytes,
+    /// `VmRSS`: its memory that is resident.
+    pub resident: Bytes,
     /// `VmSwap`: its memory in swap.
     pub swapped: Bytes,
     /// `HugetlbPages`: its memory from the hugetlbfs pool.
@@ -280,13 +288,13 @@ pub(super) async fn look(
             guest.monitors = vec![ours.qmp.clone()];
             guest.left_behind = None;
             if !guest.is_of_libvirt() {
-                guest.told = Told::nothing(guest.full, Absence::NotYet);
+                guest.told = Told::claimed(guest.full, Absence::NotYet);
             }
         }
         tell_from(daemon, &mut guest);
         let may_ask = guest.informant == Informant::Nobody && configured.is_none() && !guest.is_of_libvirt();
         if may_ask && is_held {
-            guest.told = Told::nothing(guest.full, Absence::ControlTaken);
+            guest.told = Told::claimed(guest.full, Absence::ControlTaken);
         }
         guests.push((process.id, guest));
     }
@@ -398,6 +406,7 @@ fn of_process(
         user: process.user,
         owner: process.owner,
         full,
+        claims: None,
         age: files.age,
         managed: true,
         launch: files.launch,
@@ -413,9 +422,10 @@ fn of_process(
         mappings,
         marked: memory.as_ref().and_then(|memory| memory.marked),
         overhead_bound: costs.map(|costs| costs.other_bound(LEAST_GROWTH)),
+        ram_mapped: costs.map(|costs| costs.ram_mapped),
         withheld: costs.and_then(|costs| costs.withheld.clone()).or_else(|| process.withheld.clone()),
         informant: Informant::Nobody,
-        told: Told::nothing(full, why),
+        told: Told::claimed(full, why),
         qemu: None,
     }
 }
@@ -438,10 +448,12 @@ fn age(root: &Root, start: u64) -> Option<Span> {
     Some(Span::from_secs(seconds.saturating_sub(started)))
 }
 
-fn status(text: &str) -> ProcessStatus {
+pub(super) fn status(text: &str) -> ProcessStatus {
     let size = |key| kib(text, key).unwrap_or(Bytes::ZERO);
     let state = text.lines().find_map(|line| line.strip_prefix("State:")).unwrap_or_default().trim();
     ProcessStatus {
+        mapped: size("VmSize"),
+        resident: size("VmRSS"),
         swapped: size("VmSwap"),
         huge: size("HugetlbPages"),
         stopped: state.starts_with(['T', 't']),

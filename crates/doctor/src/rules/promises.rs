@@ -1,6 +1,6 @@
 //! The memory promised to guests, compared with the host's memory.
 
-use memtide_model::{Budget, Bytes, Commitment};
+use memtide_model::{Budget, Bytes, Commitment, largest_guest};
 use memtide_vmm::qemu::Accel;
 
 use super::{gives_nothing, of_guest};
@@ -133,6 +133,32 @@ pub(super) fn libvirt(facts: &Facts) -> Option<Finding> {
     let lines =
         names.iter().map(|name| format!("virsh dommemstat --period 1 {} --live --config", domain(name)));
     Some(finding.fix("a shell: let libvirt poll the statistics", lines))
+}
+
+/// The guest claims more memory than counts.
+pub(super) fn claimed(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    let (fact, cost) = unproved(facts, guest.claims?, guest.full);
+    Some(of_guest(guest, "guest.claims", Severity::Warning, fact).costs(cost))
+}
+
+/// What is said of a guest that claims more memory than counts.
+pub(super) fn unproved(facts: &Facts, claims: Bytes, counted: Bytes) -> (String, String) {
+    let total = facts.host.memory.value().map_or(Bytes::MAX, |memory| memory.total);
+    if claims > largest_guest(total) {
+        (
+            format!("it claims {claims}, more than this machine has"),
+            format!("it counts at {counted}, which it uses; memtide only observes it"),
+        )
+    } else {
+        (
+            format!(
+                "it claims {claims}, but its process has mapped only {counted}, and no monitor has told its size"
+            ),
+            format!(
+                "it counts at {counted} until its VMM tells its size or maps more; memtide only observes it until then"
+            ),
+        )
+    }
 }
 
 /// TCG's code buffer has no limit of its own.
