@@ -5,6 +5,8 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -70,6 +72,28 @@ fn monitors_that_cannot_be_used_say_how() {
     let (tree, stand_in) = one_guest();
     drop(stand_in);
     assert_eq!(rules(&look(tree.question())), ["monitor.silent"]);
+}
+
+#[test]
+fn a_monitor_that_writes_over_several_lines_is_named_with_the_line_that_replaces_it() {
+    let tree = Tree::new();
+    let path = tree.path().join("web.qmp");
+    let listener = UnixListener::bind(&path).unwrap();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            // As QEMU 10.0 begins.
+            let _left = client.unwrap().write_all(b"{\r\n    \"QMP\": {\r\n        \"version\": {\r\n");
+        }
+    });
+    let monitor = format!("unix:{},server=on,wait=off", path.display());
+    tree.qemu(
+        41,
+        &["-name", "web", "-accel", "kvm", "-m", "512", "-device", BALLOON, "-qmp-pretty", &monitor],
+    );
+    let findings = diagnose(&look(tree.question()));
+    assert_eq!(findings.iter().map(|finding| finding.rule).collect::<Vec<_>>(), ["monitor.pretty"]);
+    assert!(findings[0].fact.contains("-qmp-pretty"), "{findings:#?}");
+    assert_eq!(findings[0].fixes[0].lines, [format!("-qmp {monitor}")]);
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod own;
 mod raw;
 
 use memtide_vmm::qemu::Launcher;
+pub(crate) use raw::monitor;
 
 use crate::facts::GuestFacts;
 use crate::finding::Fix;

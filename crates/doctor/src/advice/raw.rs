@@ -168,8 +168,8 @@ pub(crate) fn device(guest: &GuestFacts, driver: &str) -> String {
     format!("-device {driver},id=balloon0{options}")
 }
 
-fn monitor(path: &str) -> String {
-    format!("-qmp unix:{path},server=on,wait=off")
+pub(crate) fn monitor(path: &str) -> String {
+    format!("-qmp unix:{},server=on,wait=off", path.replace(',', ",,"))
 }
 
 fn agent_port(guest: &GuestFacts) -> Vec<String> {

@@ -56,6 +56,8 @@ pub struct GuestFacts {
     pub monitors: Vec<PathBuf>,
     /// A monitor whose path is relative to a directory that QEMU has left.
     pub left_behind: Option<LeftBehind>,
+    /// Its QMP sockets at which QEMU writes an answer over several lines, as given.
+    pub pretty_monitors: Vec<PathBuf>,
     /// Addresses of its monitors on TCP, which memtide does not use.
     pub tcp_monitors: Vec<String>,
     /// The socket of the port for its agent, as a path that works from here.
@@ -412,6 +414,7 @@ fn of_process(
         launch: files.launch,
         monitors: process.monitors.clone(),
         left_behind: files.left_behind,
+        pretty_monitors: process.pretty_monitors.clone(),
         tcp_monitors: files.tcp_monitors,
         agent: process.agent.clone(),
         process: process.facts.clone(),

@@ -54,6 +54,7 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
         launch: Launch { name: name.to_owned(), ..Launch::default() },
         monitors: vec![PathBuf::from(format!("/run/vm/{name}.qmp"))],
         left_behind: None,
+        pretty_monitors: Vec::new(),
         tcp_monitors: Vec::new(),
         agent: Some(PathBuf::from(format!("/run/vm/{name}-agent.sock"))),
         process: ProcessFacts {

@@ -203,7 +203,7 @@ impl Arguments {
                     let properties = properties("backend");
                     properties.get("path").or_else(|| properties.get("backend.data.addr.data.path"))
                 }
-                "qmp" | "monitor" | "serial" => {
+                "qmp" | "qmp-pretty" | "monitor" | "serial" => {
                     Options::parse(argument.word().strip_prefix("unix:")?, "path")
                         .get("path")
                         .map(str::to_owned)
@@ -252,7 +252,6 @@ fn option(name: &str) -> &str {
     match name {
         "M" => "machine",
         "memory" => "m",
-        "qmp-pretty" => "qmp",
         other => other,
     }
 }
