@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use common::{BALLOON, Tree, machine, mib};
-use memtide_doctor::facts::{Daemon, Facts, Informant, OtherKind, SocketTrouble, SwapKind};
+use memtide_doctor::facts::{Daemon, Facts, Informant, NoSocket, OtherKind, SocketTrouble, SwapKind};
 use memtide_doctor::{Question, Severity, diagnose, gather};
 use memtide_model::{
     Absence, Backend, Balloon, Bytes, Capabilities, Cost, GuestId, GuestSeen, GuestStats, Mode, Polling,
@@ -313,6 +313,40 @@ fn other_vmms_are_found_by_their_programs_and_by_what_they_hold() {
         ]
     );
     assert_eq!((facts.guests.len(), facts.promised()), (1, mib(512)));
+}
+
+#[test]
+fn a_qemu_of_another_name_that_only_people_or_tcp_reach_is_named_with_the_reason() {
+    let (tree, _stand_in) = one_guest();
+    let process = |pid: u32, size: u64, args: &[&str]| {
+        tree.qemu(pid, &[&["-m", "512", "-machine", "q35"], args].concat());
+        tree.file(&format!("proc/{pid}/comm"), "my-vm\n");
+        let cmdline = std::fs::read_to_string(tree.path().join(format!("proc/{pid}/cmdline"))).unwrap();
+        tree.file(&format!("proc/{pid}/cmdline"), cmdline.replace("qemu-system-x86_64", "my-vm"));
+        tree.file(&format!("proc/{pid}/status"), format!("VmSize:\t{} kB\n", size << 10));
+        std::fs::create_dir_all(tree.path().join(format!("proc/{pid}/fd"))).unwrap();
+    };
+    process(61, 700, &["-monitor", "unix:/run/hmp,server=on,wait=off"]);
+    process(62, 700, &["-qmp", "tcp:localhost:4444,server=on"]);
+    process(63, 700, &[]);
+    // A program that only knows QEMU's arguments.
+    process(64, 20, &["-monitor", "stdio"]);
+    let facts = look(tree.question());
+    let seen: Vec<_> = facts.others.iter().map(|one| (one.pid, one.name.as_str(), one.kind)).collect();
+    let unknown = OtherKind::UnknownQemu;
+    assert_eq!(
+        seen,
+        [
+            (61, "my-vm", unknown(NoSocket::Hmp)),
+            (62, "my-vm", unknown(NoSocket::Tcp)),
+            (63, "my-vm", unknown(NoSocket::NoMonitor))
+        ]
+    );
+    assert_eq!(rules(&facts), ["vmm.not-counted"; 3]);
+    let findings = diagnose(&facts);
+    assert!(findings[0].fact.contains("its QMP monitor is on TCP"), "{findings:#?}");
+    assert!(findings[1].fact.contains("for people (HMP), not QMP"), "{findings:#?}");
+    assert_eq!(findings[1].fixes[0].lines, ["-qmp unix:/run/vm/my-vm.qmp,server=on,wait=off"]);
 }
 
 #[test]

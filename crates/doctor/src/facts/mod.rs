@@ -30,7 +30,7 @@ pub use cgroups::{CgroupFacts, MemoryCgroups};
 pub use guest::{GuestFacts, Informant, LeftBehind, ProcessStatus};
 pub use host::{HostFacts, Journal, Sight, Swap, SwapKind, Thp};
 pub use launch::Launch;
-pub use others::{OtherKind, OtherVmm};
+pub use others::{NoSocket, OtherKind, OtherVmm};
 pub use uml::{ImageFacts, InstanceFacts, MemoryFile, TmpfsFacts};
 
 /// The input: the places to look at, and the facts that are known already.
@@ -230,7 +230,8 @@ pub async fn gather(question: Question) -> Facts {
     let memory = host.memory.value().map_or(Bytes::MAX, |memory| memory.total);
     let mut searched = search(&root, &config, &discover, &configured, &daemon, memory, by);
     let guest::Found { processes, failed, unmatched } = searched.guests;
-    let others = others::beside(&guest::pids(&processes), searched.others);
+    let pids = guest::pids(&processes);
+    let others = others::beside(&pids, others::parents(&root, &pids), searched.others);
     let mut seen = guest::look(&root, &config, &discover, &daemon, processes, by).await;
     seen.guests.iter_mut().for_each(|guest| claims::bound(guest, memory));
     searched.slow.extend(seen.slow);

@@ -57,4 +57,5 @@ pub use listed::is_held;
 pub use monitor::{Monitor, MonitorConfig, MonitorError, Use};
 pub use qmp::{Command, Qmp, QmpError, QmpEvent, Refusal};
 pub use ram::{Backing, MemoryBlock, MemoryRole};
+pub use recognise::resembles_qemu;
 pub use signal::Signal;
