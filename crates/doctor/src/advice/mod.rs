@@ -27,6 +27,8 @@ pub enum Change<'a> {
     DeflateOnOom,
     /// The guest reports free pages.
     Reporting,
+    /// QEMU polls the balloon's statistics.
+    Polling,
     /// A monitor, or one more, at this path: see [`socket_of`].
     Monitor(&'a str),
     /// A port for memtide's agent.

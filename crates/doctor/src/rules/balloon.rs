@@ -378,8 +378,7 @@ pub(super) fn statistics(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     // Launchers have no word for it, or set the interval themselves.
     let finding = match guest.launch.by {
         Launcher::Unknown => {
-            let Fix { place, lines } = advice::fix(guest, Change::Reporting);
-            let lines = lines.iter().map(|line| format!("{line},guest-stats-polling-interval=1"));
+            let Fix { place, lines } = advice::fix(guest, Change::Polling);
             finding.fix(format!("or {place}"), lines)
         }
         _ => finding,

@@ -41,6 +41,7 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
         id: Some("balloon0".to_owned()),
         deflate_on_oom: true,
         free_page_reporting: true,
+        source: Source::CommandLine,
     };
     GuestFacts {
         name: name.to_owned(),

@@ -51,7 +51,7 @@ pub use arguments::{Arguments, Source};
 pub use backend::{ConfiguredGuest, LEAST_GROWTH, Qemu, ram_blocks};
 pub use command_line::CommandLine;
 pub use discovery::{Accel, Changes, Discovery, DiscoveryError, Owner, ProcessFacts, QemuProcess};
-pub use equipment::{BalloonArgument, Equipment, MemoryArgument};
+pub use equipment::{BalloonArgument, Equipment, InFile, MemoryArgument};
 pub use launcher::{BalloonOwner, Launcher};
 pub use listed::is_held;
 pub use monitor::{Monitor, MonitorConfig, MonitorError, Use};
