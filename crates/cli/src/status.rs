@@ -9,8 +9,8 @@ use anyhow::Result;
 use memtide_api::view::{GuestStatus, Status};
 use memtide_api::{Client, Event};
 use memtide_model::{
-    Bytes, Commitment, HostReport, HostState, KsmVerdict, Mode, Outsiders, TmpfsReport, Verdict, counted,
-    printable,
+    Bytes, Commitment, HostReport, HostState, KsmVerdict, Mode, Outsiders, Savings, TmpfsReport, Verdict,
+    counted, printable,
 };
 
 use crate::style::Style;
@@ -18,6 +18,8 @@ use crate::table::{Align, lines};
 
 /// The width of the bar in characters.
 const BAR: u64 = 72;
+/// How free memory comes back without a balloon.
+const REPORTING: &str = "by free page reporting in the guests that have it off";
 /// Clears a terminal, and begins at its top.
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
@@ -81,14 +83,14 @@ fn outsiders(out: &mut String, outsiders: &Outsiders) {
     if outsiders.count == 0 {
         return;
     }
-    let (guests, belong) = if outsiders.count == 1 { ("guest", "belongs") } else { ("guests", "belong") };
-    let count = outsiders.count;
-    line(
-        out,
-        &format!(
-            "\n{count} {guests} {belong} to users outside `users` and count as other programs do; to manage them:"
+    let told = match outsiders.count {
+        1 => "1 guest belongs to a user outside `users` and counts as other programs do; to manage it:"
+            .to_owned(),
+        count => format!(
+            "{count} guests belong to users outside `users` and count as other programs do; to manage them:"
         ),
-    );
+    };
+    line(out, &format!("\n{told}"));
     for outsider in &outsiders.listed {
         let costs = outsider.footprint.map_or_else(String::new, |bytes| format!(", {bytes}"));
         let line_of = outsider.line.as_deref().unwrap_or("its user is not known");
@@ -172,15 +174,7 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
     } else if host.unmet > host.room {
         line(out, &style.warn(&format!("guests lack {}; {} can be granted now", host.unmet, host.room)));
     }
-    let savings = &host.savings;
-    if !savings.ballooning.is_zero() || !savings.free_page_reporting.is_zero() {
-        let reporting = if savings.free_page_reporting.is_zero() {
-            String::new()
-        } else {
-            format!(" ({} of it by free page reporting alone)", savings.free_page_reporting)
-        };
-        line(out, &format!("reclaimable: {} by ballooning{reporting}", savings.ballooning));
-    }
+    reclaimable(out, &host.savings);
     host.tmpfs.iter().filter(|tmpfs| tmpfs.binds).for_each(|tmpfs| self::tmpfs(out, tmpfs, style));
     ksm(out, host);
     let swap =
@@ -188,6 +182,17 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
     line(out, &style.dim(&format!("host swapped in: {swap}")));
     if !status.confined.is_empty() {
         line(out, &style.dim(&format!("confined: {}", status.confined.join("; "))));
+    }
+}
+
+/// The memory that can come back from guests, by each way. Neither is a part of the other: a balloon leaves a guest its headroom, and takes page cache,
+/// too.
+fn reclaimable(out: &mut String, savings: &Savings) {
+    let ways = [(savings.ballooning, "by ballooning"), (savings.free_page_reporting, REPORTING)];
+    let ways = ways.iter().filter(|(bytes, _)| !bytes.is_zero());
+    let ways: Vec<String> = ways.map(|(bytes, how)| format!("{bytes} {how}")).collect();
+    if !ways.is_empty() {
+        line(out, &format!("reclaimable: {}", ways.join(", or ")));
     }
 }
 
@@ -289,8 +294,8 @@ mod tests {
     use super::*;
     use memtide_engine::Counters;
     use memtide_model::{
-        Backend, GuestId, GuestReport, HostReport, Moment, Names, Outsider, Polling, Savings, Space, Span,
-        TmpfsId, Users,
+        Backend, GuestId, GuestReport, HostReport, Moment, Names, Outsider, Polling, Space, Span, TmpfsId,
+        Users,
     };
 
     fn guest(name: &str, used: Option<u64>, verdict: Verdict) -> GuestStatus {
@@ -390,7 +395,7 @@ mod tests {
         2 GiB = █ guests 1.02 GiB + ▒ torn 100 MiB + ▓ other 60 MiB + · free 746 MiB + ░ reserve 102 MiB
         guests' worst case 1.46 GiB, plus 604 MiB for self-deflation
         guests lack 64 MiB; 20 MiB can be granted now
-        reclaimable: 300 MiB by ballooning (120 MiB of it by free page reporting alone)
+        reclaimable: 300 MiB by ballooning, or 120 MiB by free page reporting in the guests that have it off
         /tmp/1: 40 MiB of 512 MiB free, with the memory of 1 guest; 30 MiB can be granted there
         /tmp/2: 40 MiB of 512 MiB free, with the memory of 2 guests: 70 MiB missing for the commitment
         when it is full, guests in it are killed: make it larger
@@ -407,6 +412,32 @@ mod tests {
           web1 (process 42 of alice), 4 MiB:  users = ["system", "alice"]
           \u{1b}c (process 42 of an unknown user):  its user is not known
           and 10 more
+        "#);
+    }
+
+    #[test]
+    fn free_memory_that_the_balloon_leaves_to_guests_is_no_part_of_what_it_returns() {
+        let told = |ballooning: u64, free_page_reporting: u64| {
+            let [ballooning, free_page_reporting] = [ballooning, free_page_reporting].map(Bytes::from_mib);
+            let savings = Savings { free_page_reporting, ballooning };
+            let mut out = String::new();
+            reclaimable(&mut out, &savings);
+            out
+        };
+        let reporting = "by free page reporting in the guests that have it off\n";
+        assert_eq!(told(50, 200), format!("reclaimable: 50 MiB by ballooning, or 200 MiB {reporting}"));
+        assert_eq!(told(0, 200), format!("reclaimable: 200 MiB {reporting}"));
+        assert_eq!((told(50, 0).as_str(), told(0, 0).as_str()), ("reclaimable: 50 MiB by ballooning\n", ""));
+    }
+
+    #[test]
+    fn one_outsider_is_no_plural() {
+        let mut out = String::new();
+        outsiders(&mut out, &Outsiders { listed: vec![outsider("web1", Some(1001))], count: 1 });
+        insta::assert_snapshot!(out, @r#"
+
+        1 guest belongs to a user outside `users` and counts as other programs do; to manage it:
+          web1 (process 42 of alice), 4 MiB:  users = ["system", "alice"]
         "#);
     }
 }

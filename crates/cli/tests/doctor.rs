@@ -67,6 +67,15 @@ fn a_host_that_lacks_nothing_is_told_what_was_looked_at() {
 }
 
 #[test]
+fn the_cache_of_zfs_is_available_down_to_its_minimum() {
+    let tree = tree();
+    let arc = "9 1 0x01 147 39984 1 2\nname type data\nc_min 4 268435456\nsize 4 1342177280\n";
+    tree.file("proc/spl/kstat/zfs/arcstats", arc);
+    let text = printed(&tree, &doctor(&tree, &[]));
+    assert!(text.contains("8 GiB with 6 GiB available (1 GiB of it in ZFS's cache), no swap"), "{text}");
+}
+
+#[test]
 fn without_guests_only_the_host_lacks_nothing() {
     let tree = tree();
     let output = doctor(&tree, &[]);
@@ -104,7 +113,7 @@ fn people_read_problems_first_and_what_is_alike_once() {
     problem  db1 (process 51), db2 (process 52)
       no QMP socket on QEMU's command line
       costs  memtide can only count it, at its worst case
-      fix    QEMU's command line (from the next start; the directory must exist), and likewise for the others:
+      fix    QEMU's command line (from the next start; the directory must exist), and likewise for the other:
                -qmp unix:/run/vm/db1.qmp,server=on,wait=off
 
     problem  db1 (process 51), db2 (process 52)
@@ -120,6 +129,7 @@ fn people_read_problems_first_and_what_is_alike_once() {
                -overcommit mem-lock=off
              or leave it alone, in TREE/memtide.toml (before other classes that match it):
                [class."fixed-evil__31m__rm_-rf__HOME"]
+               # Each ? matches any character, also in the names of other guests.
                match = ["evil_?31m; rm -rf $HOME"]
                manage = false
 

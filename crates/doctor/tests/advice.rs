@@ -8,7 +8,7 @@ use common::guest;
 use memtide_doctor::advice::{Change, fix, socket_of};
 use memtide_doctor::facts::{GuestFacts, Launch};
 use memtide_model::Withheld;
-use memtide_vmm::qemu::Launcher;
+use memtide_vmm::qemu::{InFile, Launcher, Source};
 
 /// A guest of 1 GiB that this launcher started and calls `name`.
 fn of(by: Launcher, name: &str) -> GuestFacts {
@@ -56,6 +56,55 @@ fn qemu_alone() {
     ] {
         gives(&web, change, line, lines);
     }
+}
+
+#[test]
+fn what_a_file_of_options_sets_is_changed_there() {
+    let mut web = of(Launcher::Unknown, "web");
+    let file = "the file of -readconfig (from the next start)";
+    let device = "-device virtio-balloon-pci,id=balloon0,deflate-on-oom=on,free-page-reporting=on";
+    // A file that sets nothing of this.
+    gives(&web, Change::Polling, "command line", &[&format!("{device},guest-stats-polling-interval=1")]);
+    let equipment = web.equipment.as_mut().unwrap();
+    equipment.balloon.as_mut().unwrap().source = Source::ConfigFile;
+    equipment.in_file =
+        InFile { devices: true, memory: true, accel: true, accel_of_machine: false, mem_merge: true };
+    let balloon = format!("{file}, in [device \"balloon0\"]");
+    let options = ["deflate-on-oom = \"on\"", "free-page-reporting = \"on\""];
+    let backend = "in the [object] section of its memory";
+    for (change, place, lines) in [
+        (Change::DeflateOnOom, balloon.as_str(), &options[..]),
+        (Change::Reporting, &balloon, &options),
+        (Change::Polling, &balloon, &["guest-stats-polling-interval = \"1\""]),
+        (Change::NoHugePages, backend, &["qom-type = \"memory-backend-ram\""]),
+        (Change::OwnMemory, backend, &["qom-type = \"memory-backend-ram\""]),
+        (Change::NotOnDisk, backend, &["qom-type = \"memory-backend-memfd\"", "share = \"on\""]),
+        (Change::Private, backend, &["qom-type = \"memory-backend-ram\"", "share = \"off\""]),
+        (Change::NoPrealloc, "of its memory: remove", &["prealloc = \"on\""]),
+        (Change::TranslationLimit, "in [accel]", &["tb-size = \"64\""]),
+        (Change::Mergeable, "in [machine]", &["mem-merge = \"on\""]),
+        (Change::NotMergeable, "in [machine]", &["mem-merge = \"off\""]),
+        (
+            GPU,
+            "the file of -readconfig, or QEMU's command line",
+            &["driver = \"vfio-pci\" and host = \"0000:65:00.0\"", "-device vfio-pci,host=0000:65:00.0"],
+        ),
+        // These are added, whatever is in the file.
+        (Change::Balloon, "command line", &[device]),
+        (Change::Monitor(MONITOR), "command line", &["-qmp unix:/run/vm/m.qmp,server=on,wait=off"]),
+    ] {
+        gives(&web, change, place, lines);
+    }
+    // QEMU takes one of these two.
+    let in_file = &mut web.equipment.as_mut().unwrap().in_file;
+    (in_file.accel, in_file.accel_of_machine) = (false, true);
+    let lines = ["[accel]", "accel = \"tcg\"", "tb-size = \"64\""];
+    gives(&web, Change::TranslationLimit, "in place of accel in [machine]", &lines);
+    // The monitor tells of a balloon that only a file can have, which memtide may not read.
+    let mut unread = of(Launcher::Unknown, "web");
+    unread.process.reads_files = true;
+    unread.equipment.as_mut().unwrap().balloon = None;
+    gives(&unread, Change::DeflateOnOom, "the [device] section of the balloon", &options);
 }
 
 #[test]

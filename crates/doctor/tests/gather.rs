@@ -5,10 +5,13 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use common::{BALLOON, Tree, machine, mib};
-use memtide_doctor::facts::{Daemon, Facts, Informant, OtherKind, SocketTrouble, SwapKind};
+use memtide_doctor::facts::{Daemon, Facts, Informant, NoSocket, OtherKind, SocketTrouble, SwapKind};
 use memtide_doctor::{Question, Severity, diagnose, gather};
 use memtide_model::{
     Absence, Backend, Balloon, Bytes, Capabilities, Cost, GuestId, GuestSeen, GuestStats, Mode, Polling,
@@ -62,11 +65,35 @@ fn monitors_that_cannot_be_used_say_how() {
     ] {
         let (tree, stand_in) = one_guest();
         stand_in.behave(behaviour);
-        assert_eq!(rules(&look(tree.question())), [rule], "{behaviour:?}");
+        let facts = look(tree.question());
+        assert_eq!(rules(&facts), [rule], "{behaviour:?}");
+        assert_eq!(facts.guests[0].informant, Informant::Nobody, "{behaviour:?}: it told nothing");
     }
     let (tree, stand_in) = one_guest();
     drop(stand_in);
     assert_eq!(rules(&look(tree.question())), ["monitor.silent"]);
+}
+
+#[test]
+fn a_monitor_that_writes_over_several_lines_is_named_with_the_line_that_replaces_it() {
+    let tree = Tree::new();
+    let path = tree.path().join("web.qmp");
+    let listener = UnixListener::bind(&path).unwrap();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            // As QEMU 10.0 begins.
+            let _left = client.unwrap().write_all(b"{\r\n    \"QMP\": {\r\n        \"version\": {\r\n");
+        }
+    });
+    let monitor = format!("unix:{},server=on,wait=off", path.display());
+    tree.qemu(
+        41,
+        &["-name", "web", "-accel", "kvm", "-m", "512", "-device", BALLOON, "-qmp-pretty", &monitor],
+    );
+    let findings = diagnose(&look(tree.question()));
+    assert_eq!(findings.iter().map(|finding| finding.rule).collect::<Vec<_>>(), ["monitor.pretty"]);
+    assert!(findings[0].fact.contains("-qmp-pretty"), "{findings:#?}");
+    assert_eq!(findings[0].fixes[0].lines, [format!("-qmp {monitor}")]);
 }
 
 #[test]
@@ -102,7 +129,8 @@ fn a_guest_without_balloon_driver_or_statistics() {
     ] {
         let (tree, stand_in) = one_guest();
         stand_in.change(change);
-        assert_eq!(rules(&look(tree.question())), [rule]);
+        let facts = look(tree.question());
+        assert_eq!((rules(&facts), facts.guests[0].informant), (vec![rule], Informant::Monitor));
     }
 }
 
@@ -288,6 +316,40 @@ fn other_vmms_are_found_by_their_programs_and_by_what_they_hold() {
 }
 
 #[test]
+fn a_qemu_of_another_name_that_only_people_or_tcp_reach_is_named_with_the_reason() {
+    let (tree, _stand_in) = one_guest();
+    let process = |pid: u32, size: u64, args: &[&str]| {
+        tree.qemu(pid, &[&["-m", "512", "-machine", "q35"], args].concat());
+        tree.file(&format!("proc/{pid}/comm"), "my-vm\n");
+        let cmdline = std::fs::read_to_string(tree.path().join(format!("proc/{pid}/cmdline"))).unwrap();
+        tree.file(&format!("proc/{pid}/cmdline"), cmdline.replace("qemu-system-x86_64", "my-vm"));
+        tree.file(&format!("proc/{pid}/status"), format!("VmSize:\t{} kB\n", size << 10));
+        std::fs::create_dir_all(tree.path().join(format!("proc/{pid}/fd"))).unwrap();
+    };
+    process(61, 700, &["-monitor", "unix:/run/hmp,server=on,wait=off"]);
+    process(62, 700, &["-qmp", "tcp:localhost:4444,server=on"]);
+    process(63, 700, &[]);
+    // A program that only knows QEMU's arguments.
+    process(64, 20, &["-monitor", "stdio"]);
+    let facts = look(tree.question());
+    let seen: Vec<_> = facts.others.iter().map(|one| (one.pid, one.name.as_str(), one.kind)).collect();
+    let unknown = OtherKind::UnknownQemu;
+    assert_eq!(
+        seen,
+        [
+            (61, "my-vm", unknown(NoSocket::Hmp)),
+            (62, "my-vm", unknown(NoSocket::Tcp)),
+            (63, "my-vm", unknown(NoSocket::NoMonitor))
+        ]
+    );
+    assert_eq!(rules(&facts), ["vmm.not-counted"; 3]);
+    let findings = diagnose(&facts);
+    assert!(findings[0].fact.contains("its QMP monitor is on TCP"), "{findings:#?}");
+    assert!(findings[1].fact.contains("for people (HMP), not QMP"), "{findings:#?}");
+    assert_eq!(findings[1].fixes[0].lines, ["-qmp unix:/run/vm/my-vm.qmp,server=on,wait=off"]);
+}
+
+#[test]
 fn a_process_that_delays_its_reader_costs_its_own_facts_alone() {
     let (tree, _stand_in) = one_guest();
     let _other = tree.guest(42, "db", "db.qmp", &[]);
@@ -383,7 +445,7 @@ fn memory_on_huge_pages_and_in_a_cgroup_is_noticed() {
     tree.file("sys/kernel/mm/ksm/pages_shared", "1\n");
     tree.file("sys/kernel/mm/ksm/pages_sharing", "0\n");
     let facts = look(tree.question());
-    assert_eq!((facts.guests[0].marked, facts.guests[1].marked), (Some(false), None));
+    assert_eq!((facts.guests[0].marked, facts.guests[1].marked), (Some(false), Some(true)));
     assert_eq!(facts.host.ksm_saves, Some(mib(0)));
     assert_eq!(
         facts.guests[1].memory_files,
@@ -398,6 +460,58 @@ fn memory_on_huge_pages_and_in_a_cgroup_is_noticed() {
     assert!(host.ends_with("vm.slice/web.scope") && *limit == mib(256), "{host:?} {limit}");
     assert!(!rules(&facts).contains(&"cgroup.limit"));
     assert_eq!(facts.cgroups.swap_limits, std::slice::from_ref(host));
+}
+
+#[test]
+fn a_size_that_nobody_has_proved_counts_no_further_than_memory_is_mapped() {
+    let (tree, _stand_in) = one_guest();
+    tree.qemu(51, &["-name", "liar", "-accel", "kvm", "-m", "6G", "-device", BALLOON]);
+    let liars = |facts: &Facts| {
+        let liar = facts.guests.iter().find(|guest| guest.name == "liar").unwrap();
+        let found = diagnose(facts).into_iter().find(|finding| finding.rule == "guest.claims");
+        (liar.full, facts.promised(), found.map(|finding| finding.fact).unwrap_or_default())
+    };
+    // It has mapped all that it claims.
+    let (all, promised, said) = liars(&look(tree.question()));
+    assert_eq!((all, promised, said.as_str()), (mib(6144), mib(6656), ""));
+    tree.mapping(51, mib(64));
+    let (some, promised, said) = liars(&look(tree.question()));
+    assert_eq!((some, promised), (mib(64), mib(576)));
+    assert!(said.contains("claims 6 GiB, but its process has mapped only 64 MiB"), "{said}");
+    // The daemon has bounded it in the same way.
+    let mut known = seen(51);
+    (known.told.full, known.told.claimed) = (mib(64), true);
+    let guests = BTreeMap::from([(51, known)]);
+    let daemon = Daemon::Runs { version: "0.1.0".to_owned(), mode: Mode::Observe, guests };
+    let (some, _, told) = liars(&look(Question { daemon, ..tree.question() }));
+    assert_eq!((some, told), (mib(64), said));
+    // No guest is larger than the machine, whatever it has mapped.
+    tree.file("proc/51/cmdline", "qemu-system-x86_64\0-name\0liar\0-accel\0kvm\0-m\x00900G\0");
+    tree.mapping(51, mib(900 << 10));
+    let (none, promised, said) = liars(&look(tree.question()));
+    assert_eq!((none, promised), (mib(4), mib(516)));
+    assert_eq!(said, "it claims 900 GiB, more than this machine has");
+}
+
+#[test]
+fn memory_that_was_passed_as_a_descriptor_is_what_the_descriptor_leads_to() {
+    let tree = Tree::new();
+    let backend = "memory-backend-file,id=mem0,mem-path=/proc/self/fd/7,size=512M,share=on";
+    let _web = tree.guest(41, "web", "web.qmp", &["-object", backend]);
+    std::fs::create_dir_all(tree.path().join("proc/41/fd")).unwrap();
+    let link = tree.path().join("proc/41/fd/7");
+    let path = PathBuf::from("/proc/self/fd/7");
+    for (target, kind, found) in [
+        ("/memfd:ram (deleted)", None, None),
+        ("/dev/shm/ram", Some("tmpfs"), None),
+        ("/srv/ram", Some("ext4"), Some("pinned.file")),
+    ] {
+        let _first = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(target, &link).unwrap();
+        let facts = look(tree.question());
+        assert_eq!(facts.guests[0].memory_files, [(path.clone(), kind.map(str::to_owned))], "{target}");
+        assert_eq!(rules(&facts), found.into_iter().collect::<Vec<_>>(), "{target}");
+    }
 }
 
 #[test]

@@ -6,11 +6,18 @@ use std::str::FromStr;
 
 use memtide_model::Bytes;
 
-use crate::ParseError;
+use crate::source::parse_once;
 use crate::text::number;
+use crate::{ParseError, Root};
 
 /// The file below `/proc`.
 pub(crate) const ARCSTATS: &str = "spl/kstat/zfs/arcstats";
+
+/// The part of the ARC that the kernel can have back; zero without ZFS.
+#[must_use]
+pub fn reclaimable_arc(root: &Root) -> Bytes {
+    parse_once(root.proc(ARCSTATS), str::parse::<Arc>).map_or(Bytes::ZERO, Arc::reclaimable)
+}
 
 /// The ARC, from `arcstats`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -133,8 +133,7 @@ impl HostSensor {
     fn with_arc(&mut self, meminfo: Meminfo) -> Meminfo {
         let Ok(source) = &self.arc else { return meminfo };
         let Ok(arc) = source.parse(&mut self.scratch, str::parse::<Arc>) else { return meminfo };
-        let available = meminfo.available.saturating_add(arc.reclaimable()).min(meminfo.total);
-        Meminfo { available, ..meminfo }
+        meminfo.with_arc(arc.reclaimable())
     }
 
     fn host_swap(&mut self, meminfo: &Meminfo) -> Reading<SwapCounters> {

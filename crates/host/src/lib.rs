@@ -50,6 +50,7 @@ mod vmstat;
 mod within;
 
 pub use accounts::Accounts;
+pub use arc::reclaimable_arc;
 pub use capacity::{GuestCost, HostSensor};
 pub use cgroup::reclaim::{ReclaimError, can_reclaim, reclaim};
 pub use cgroup::{

@@ -44,6 +44,13 @@ impl Meminfo {
         parse_once(root.proc("meminfo"), str::parse)
     }
 
+    /// Counts the part of ZFS's cache that can come back as available, as the kernel does with other page cache.
+    #[must_use]
+    pub fn with_arc(self, reclaimable: Bytes) -> Self {
+        let available = self.available.saturating_add(reclaimable).min(self.total);
+        Self { available, ..self }
+    }
+
     /// The rest of torn huge pages on the whole host; `None` if the kernel does not tell. Locked page cache makes it too high.
     #[must_use]
     pub fn torn(&self) -> Option<Bytes> {

@@ -11,11 +11,13 @@ use crate::stays_in_line;
 
 /// The length in bytes at which a guest's name is cut.
 pub const MAX_NAME: usize = 128;
+/// The end of a name that was cut.
+const CUT: char = '…';
 
 /// The identity of a guest, unique even if its name is used again: name, start of the process and boot of the host.
 ///
 /// The name comes from outside: QEMU's `-name`, or its UUID, or `qemu-PID`. `@` and characters that would not stay in their line
-/// (see [`stays_in_line`]) become `_`. The name is cut at [`MAX_NAME`] bytes. Identities are ordered by name, then start, then boot.
+/// (see [`stays_in_line`]) become `_`. A name of more than [`MAX_NAME`] bytes is cut, and then ends with `…`. Identities are ordered by name, then start, then boot.
 /// The journal writes `name@start@boot`; people see what [`Names`](crate::Names) says.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct GuestId {
@@ -62,12 +64,19 @@ fn head(text: &str) -> u64 {
 
 fn clean(text: &str) -> String {
     let mut out = String::new();
+    // The longest beginning that leaves room for the mark.
+    let mut kept = 0;
     for c in text.chars() {
         let c = if !stays_in_line(c) || c == '@' { '_' } else { c };
         if out.len() + c.len_utf8() > MAX_NAME {
+            out.truncate(kept);
+            out.push(CUT);
             break;
         }
         out.push(c);
+        if out.len() + CUT.len_utf8() <= MAX_NAME {
+            kept = out.len();
+        }
     }
     if out.is_empty() { "_".to_owned() } else { out }
 }
@@ -150,7 +159,14 @@ mod tests {
     fn names_from_outside_are_cleaned_and_cut() {
         assert_eq!(GuestId::new("a\u{1b}[31m@b\n", 1, "b").name(), "a_[31m_b_");
         assert_eq!(GuestId::new("", 1, "b").name(), "_");
-        assert_eq!(GuestId::new(&"ö".repeat(500), 1, "b").name().len(), MAX_NAME);
+        let whole = "x".repeat(MAX_NAME);
+        assert_eq!(GuestId::new(&whole, 1, "b").name(), whole);
+        for long in ["x".repeat(300), "ö".repeat(500), "客".repeat(300)] {
+            let id = GuestId::new(&long, 1, "b");
+            let kept = id.name().strip_suffix(CUT).unwrap();
+            assert!(long.starts_with(kept) && (MAX_NAME - 3..=MAX_NAME).contains(&id.name().len()), "{id}");
+            assert_eq!(GuestId::new(id.name(), 1, "b"), id, "a name that was cut stays as it is");
+        }
     }
 
     proptest! {

@@ -110,6 +110,16 @@ impl fmt::Display for Fence {
     }
 }
 
+/// A guest may be larger than the memory that the kernel manages by one part in this many.
+const KERNELS_PART: u64 = 8;
+
+/// The largest guest of a machine whose kernel manages `memory`. The kernel keeps a part of the machine's memory for itself, and a guest as large as
+/// the machine can be managed.
+#[must_use]
+pub fn largest_guest(memory: Bytes) -> Bytes {
+    memory.saturating_add(memory.mul_div(1, KERNELS_PART))
+}
+
 impl Told {
     /// Memory that the guest keeps now, or its full size if no driver can give memory back.
     #[must_use]

@@ -110,7 +110,9 @@ fn host(facts: &Facts) -> Vec<String> {
     let mut parts =
         vec![format!("Linux {}", printable(host.release.as_deref().unwrap_or("of an unknown release")))];
     if let Some(memory) = host.memory.value() {
-        parts.push(format!("{} with {} available", memory.total, memory.available));
+        let arc =
+            if host.arc.is_zero() { String::new() } else { format!(" ({} of it in ZFS's cache)", host.arc) };
+        parts.push(format!("{} with {} available{arc}", memory.total, memory.available));
     }
     if let Some((dir, limit)) = &facts.cgroups.small_host {
         parts.push(format!("guests in {} with {limit}", printable(&dir.display().to_string())));
@@ -234,13 +236,17 @@ fn write_group(out: &mut String, group: &[&Finding], style: Style) {
     wrap(out, "  ", &printable(&first.fact));
     wrap(out, "  costs  ", &printable(&first.cost));
     let differ = group.iter().any(|finding| finding.fixes != first.fixes);
+    let likewise = match group.len() {
+        2 if differ => ", and likewise for the other",
+        _ if differ => ", and likewise for the others",
+        _ => "",
+    };
     for (number, fix) in first.fixes.iter().enumerate() {
-        write_fix(out, fix, number == 0, differ);
+        write_fix(out, fix, number == 0, likewise);
     }
 }
 
-fn write_fix(out: &mut String, Fix { place, lines }: &Fix, is_first: bool, differ: bool) {
-    let likewise = if differ { ", and likewise for the others" } else { "" };
+fn write_fix(out: &mut String, Fix { place, lines }: &Fix, is_first: bool, likewise: &str) {
     let label = if is_first { "  fix    " } else { "         " };
     wrap(out, label, &format!("{}{likewise}:", printable(place)));
     for line in lines {
@@ -257,7 +263,8 @@ fn subjects(group: &[&Finding]) -> String {
     let first = names.next().unwrap_or_default();
     let mut text = names.fold(first, |text, name| format!("{text}, {name}"));
     if group.len() > MOST_NAMES {
-        let _infallible = write!(text, " and {} others", group.len() - MOST_NAMES);
+        let more = counted((group.len() - MOST_NAMES) as u64, "other");
+        let _infallible = write!(text, " and {more}");
     }
     text
 }

@@ -67,7 +67,8 @@ pub fn status(status: &KsmStatus, style: Style) -> String {
         row("holes", format!("{} in {name} (process {}), the most of all", sparse.holes, sparse.pid));
     }
     if !seen.others.is_empty() {
-        row("others", format!("{} set KSM, too", seen.others.join(", ")));
+        let set = if seen.others.len() == 1 { "sets" } else { "set" };
+        row("others", format!("{} {set} KSM, too", seen.others.join(", ")));
     }
     out.push_str(&table(&status.processes));
     out
@@ -250,7 +251,7 @@ mod tests {
         last hour  ▁▄█  at most 320 MiB; seen for 20.0 s
         last order 20.0 s ago: this pass saved 1 MiB for 2.0 s of processor time
         may use    20.0 s of processor time now
-        others     ksmtuned set KSM, too
+        others     ksmtuned sets KSM, too
 
         PROCESS  PID  MERGEABLE   MERGED  APART  ZEROS  PROFIT
         web        7    512 MiB  200 MiB  1 MiB      -   -64 B

@@ -11,20 +11,15 @@
 //!
 //! A size within the machine's memory counts in full once a VMM has told it: a large guest that has just started looks the same.
 
-use memtide_model::{Absence, Bytes, Fence, GuestSeen, Told};
-
-/// A guest may be larger than the memory that the kernel manages by one part in this many: the kernel keeps a part of the machine's for itself, and a
-/// guest as large as the machine can be managed.
-const KERNELS_PART: u64 = 8;
+use memtide_model::{Absence, Bytes, Fence, GuestSeen, Told, largest_guest};
 
 /// Bounds what counts of a guest. `mapped` is the memory of its process that can be its RAM; `None` if its mappings were not read. `memory` is what
 /// the machine has.
 pub(super) fn bound(guest: &mut GuestSeen, mapped: Option<Bytes>, memory: Bytes) {
     // Only a process that has ended has none.
     let footprint = guest.cost.footprint.latest().copied().unwrap_or_default();
-    let most = memory.saturating_add(memory.mul_div(1, KERNELS_PART));
     let worst = [guest.told.full, guest.cost.overhead_bound, guest.unplugged_request()].into_iter().max();
-    if let Some(claims) = worst.filter(|worst| *worst > most) {
+    if let Some(claims) = worst.filter(|worst| *worst > largest_guest(memory)) {
         count_at(guest, footprint);
         // Nothing else that it tells is believed either.
         let fence = guest.told.fence.unwrap_or(Fence::Oversized { claims });

@@ -20,7 +20,9 @@ pub(super) fn fix(guest: &GuestFacts, change: Change<'_>) -> Option<Fix> {
 /// (`tcg`, since 8.0).
 fn xml(guest: &GuestFacts, change: Change<'_>) -> Option<Fix> {
     let (what, line) = match change {
-        Change::Balloon | Change::DeflateOnOom | Change::Reporting => ("", memballoon(guest)),
+        Change::Balloon | Change::DeflateOnOom | Change::Reporting | Change::Polling => {
+            ("", memballoon(guest))
+        }
         Change::AgentPort => (
             "",
             "<channel type='unix'><target type='virtio' name='org.memtide.agent.0'/></channel>".to_owned(),

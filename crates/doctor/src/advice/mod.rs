@@ -12,6 +12,7 @@ mod own;
 mod raw;
 
 use memtide_vmm::qemu::Launcher;
+pub(crate) use raw::monitor;
 
 use crate::facts::GuestFacts;
 use crate::finding::Fix;
@@ -26,6 +27,8 @@ pub enum Change<'a> {
     DeflateOnOom,
     /// The guest reports free pages.
     Reporting,
+    /// QEMU polls the balloon's statistics.
+    Polling,
     /// A monitor, or one more, at this path: see [`socket_of`].
     Monitor(&'a str),
     /// A port for memtide's agent.

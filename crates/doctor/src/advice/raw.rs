@@ -1,12 +1,15 @@
 //! QEMU's own options, and where launchers take them from their users.
 
-use memtide_vmm::qemu::Launcher;
+use memtide_vmm::qemu::{Launcher, Source};
 
 use super::own::configuration;
 use super::{Change, at, balloon_options, client, shell_lines, socket_of, while_stopped};
 use crate::facts::GuestFacts;
 use crate::finding::Fix;
 use crate::quote::{shell, string};
+
+/// The property of a balloon device that is the interval of its statistics, in seconds.
+const POLLING: &str = "guest-stats-polling-interval";
 
 /// QEMU's options for a change.
 enum Options {
@@ -18,7 +21,7 @@ enum Options {
 
 pub(super) fn fix(guest: &GuestFacts, change: Change<'_>) -> Option<Fix> {
     if guest.launch.by == Launcher::Unknown {
-        return Some(plain(guest, change));
+        return Some(in_file(guest, change).unwrap_or_else(|| plain(guest, change)));
     }
     match options(guest, change)? {
         Options::Add(options) => add(guest, &options.join(" ")),
@@ -47,6 +50,7 @@ fn options(guest: &GuestFacts, change: Change<'_>) -> Option<Options> {
         | Change::OwnMemory
         | Change::NotOnDisk
         | Change::TranslationLimit
+        | Change::Polling
         | Change::Private => return None,
     })
 }
@@ -124,20 +128,84 @@ fn lima_variable(guest: &GuestFacts) -> String {
     format!("QEMU_SYSTEM_{}", architecture.to_uppercase())
 }
 
+/// What somebody writes into a file of `-readconfig` for what is set there. QEMU refuses a second device or object of the same name, uses only the
+/// first accelerator that works, and takes `-accel` only without `accel` of `[machine]` (tried with QEMU 10.0). All other options are merged.
+fn in_file(guest: &GuestFacts, change: Change<'_>) -> Option<Fix> {
+    const FILE: &str = "the file of -readconfig (from the next start)";
+    let equipment = guest.equipment.as_ref()?;
+    let (set, unread) = (equipment.in_file, guest.process.reads_files);
+    let on = |key: &str| format!("{key} = \"on\"");
+    let backend = |kind: &str| format!("qom-type = \"memory-backend-{kind}\"");
+    let memory = set.memory || (unread && guest.process.ram.is_empty());
+    let of_memory = |lines: Vec<String>| {
+        at(
+            format!(
+                "{FILE}, in the [object] section of its memory: change these lines, and remove mem-path and hugetlb"
+            ),
+            lines,
+        )
+    };
+    Some(match change {
+        Change::DeflateOnOom | Change::Reporting | Change::Polling => {
+            let balloon = equipment.balloon.as_ref();
+            if !balloon.map_or(unread, |balloon| balloon.source == Source::ConfigFile) {
+                return None;
+            }
+            let id = balloon.and_then(|balloon| balloon.id.as_deref());
+            let section = id.map_or("the [device] section of the balloon".to_owned(), |id| {
+                format!("[device {}]", string(id))
+            });
+            let lines = match change {
+                Change::Polling => vec![format!("{POLLING} = \"1\"")],
+                _ => balloon_options(guest).into_iter().map(on).collect(),
+            };
+            at(format!("{FILE}, in {section}"), lines)
+        }
+        Change::NoHugePages | Change::OwnMemory if memory => of_memory(vec![backend("ram")]),
+        Change::NotOnDisk if memory => of_memory(vec![backend("memfd"), on("share")]),
+        Change::Private if memory => of_memory(vec![backend("ram"), "share = \"off\"".to_owned()]),
+        Change::NoPrealloc if memory && !equipment.prealloc => {
+            at(format!("{FILE}, in the [object] section of its memory: remove"), [on("prealloc")])
+        }
+        Change::Without(device) if set.devices || unread => {
+            let (driver, host) = device.split_once(' ').unwrap_or((device, ""));
+            let key = if driver == "vhost-vdpa" { "type" } else { "driver" };
+            let host = if host.is_empty() { String::new() } else { format!(" and host = {}", string(host)) };
+            at(
+                "the file of -readconfig, or QEMU's command line (from the next start): remove the section with these lines, or the option",
+                [format!("{key} = {}{host}", string(driver)), host_device(device)],
+            )
+        }
+        Change::TranslationLimit if set.accel => {
+            at(format!("{FILE}, in [accel]"), ["tb-size = \"64\"".to_owned()])
+        }
+        Change::TranslationLimit if set.accel_of_machine => at(
+            format!("{FILE}, in place of accel in [machine]"),
+            ["[accel]".to_owned(), "accel = \"tcg\"".to_owned(), "tb-size = \"64\"".to_owned()],
+        ),
+        Change::Mergeable if set.mem_merge => at(format!("{FILE}, in [machine]"), [on("mem-merge")]),
+        Change::NotMergeable if set.mem_merge => {
+            at(format!("{FILE}, in [machine]"), ["mem-merge = \"off\"".to_owned()])
+        }
+        _ => return None,
+    })
+}
+
 /// What somebody types who starts QEMU without a launcher.
 fn plain(guest: &GuestFacts, change: Change<'_>) -> Fix {
     const PLACE: &str = "QEMU's command line (from the next start)";
     const WITH_SOCKET: &str = "QEMU's command line (from the next start; the directory must exist)";
-    let size = guest.full.whole_mib();
+    let size = guest.process.memory.unwrap_or(guest.full).whole_mib();
     let memory = |backend: &str| {
         format!("-machine memory-backend=mem0 -object memory-backend-{backend},id=mem0,size={size}M")
     };
     match change {
         Change::Balloon => at(PLACE, [device(guest, "virtio-balloon-pci")]),
-        Change::DeflateOnOom | Change::Reporting => {
+        Change::DeflateOnOom | Change::Reporting | Change::Polling => {
             let balloon = guest.equipment.as_ref().and_then(|equipment| equipment.balloon.as_ref());
             let driver = balloon.map_or("virtio-balloon-pci", |balloon| balloon.driver.as_str());
-            at(PLACE, [device(guest, driver)])
+            let polling = if change == Change::Polling { format!(",{POLLING}=1") } else { String::new() };
+            at(PLACE, [device(guest, driver) + &polling])
         }
         Change::Monitor(path) => at(WITH_SOCKET, [monitor(path)]),
         Change::AgentPort => at(WITH_SOCKET, agent_port(guest)),
@@ -168,8 +236,8 @@ pub(crate) fn device(guest: &GuestFacts, driver: &str) -> String {
     format!("-device {driver},id=balloon0{options}")
 }
 
-fn monitor(path: &str) -> String {
-    format!("-qmp unix:{path},server=on,wait=off")
+pub(crate) fn monitor(path: &str) -> String {
+    format!("-qmp unix:{},server=on,wait=off", path.replace(',', ",,"))
 }
 
 fn agent_port(guest: &GuestFacts) -> Vec<String> {

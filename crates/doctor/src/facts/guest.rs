@@ -42,8 +42,10 @@ pub struct GuestFacts {
     pub user: Option<u32>,
     /// Its owner.
     pub owner: Owner,
-    /// Its memory with an empty balloon.
+    /// Its memory with an empty balloon, as far as it counts.
     pub full: Bytes,
+    /// The memory that it claims, if that counts no further than `full`: see `claims`.
+    pub claims: Option<Bytes>,
     /// The age of its process.
     pub age: Option<Span>,
     /// Whether its class lets memtide manage it.
@@ -54,6 +56,8 @@ pub struct GuestFacts {
     pub monitors: Vec<PathBuf>,
     /// A monitor whose path is relative to a directory that QEMU has left.
     pub left_behind: Option<LeftBehind>,
+    /// Its QMP sockets at which QEMU writes an answer over several lines, as given.
+    pub pretty_monitors: Vec<PathBuf>,
     /// Addresses of its monitors on TCP, which memtide does not use.
     pub tcp_monitors: Vec<String>,
     /// The socket of the port for its agent, as a path that works from here.
@@ -74,6 +78,8 @@ pub struct GuestFacts {
     pub marked: Option<bool>,
     /// The most that its QEMU can cost beyond the guest's memory; `None` if its mappings cannot be read.
     pub overhead_bound: Option<Bytes>,
+    /// The memory of its process that can be the guest's; `None` if its mappings cannot be read.
+    pub ram_mapped: Option<Bytes>,
     /// Why memory that it gives is not the host's, as its mappings or the daemon tell.
     pub withheld: Option<Withheld>,
     /// The source of the following facts.
@@ -100,13 +106,17 @@ pub enum Informant {
     Monitor,
     /// The daemon, which queries that monitor anyway.
     Daemon,
-    /// Nobody was queried.
+    /// Nobody: no monitor was queried, or none told anything.
     Nobody,
 }
 
 /// The memory of a process, from `/proc/PID/status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessStatus {
+    /// `VmSize`: all memory that it has mapped.
+    pub mapped: Bytes,
+    /// `VmRSS`: its memory that is resident.
+    pub resident: Bytes,
     /// `VmSwap`: its memory in swap.
     pub swapped: Bytes,
     /// `HugetlbPages`: its memory from the hugetlbfs pool.
@@ -280,13 +290,13 @@ pub(super) async fn look(
             guest.monitors = vec![ours.qmp.clone()];
             guest.left_behind = None;
             if !guest.is_of_libvirt() {
-                guest.told = Told::nothing(guest.full, Absence::NotYet);
+                guest.told = Told::claimed(guest.full, Absence::NotYet);
             }
         }
         tell_from(daemon, &mut guest);
         let may_ask = guest.informant == Informant::Nobody && configured.is_none() && !guest.is_of_libvirt();
         if may_ask && is_held {
-            guest.told = Told::nothing(guest.full, Absence::ControlTaken);
+            guest.told = Told::claimed(guest.full, Absence::ControlTaken);
         }
         guests.push((process.id, guest));
     }
@@ -337,7 +347,7 @@ impl Files {
         Self {
             tcp_monitors: CommandLine::parse(&cmdline).tcp_monitors,
             launch: Launch::of(process.launcher, &cmdline, process.id.name()),
-            memory_files: paths.map(|path| (path.clone(), file_system(root, "self", &path))).collect(),
+            memory_files: paths.map(|path| (path.clone(), kind_of(root, pid, &path))).collect(),
             status: text(&root.process(pid, "status")).ok().map(|text| status(&text)),
             locked: Locked::read(root, pid).ok(),
             age: age(root, process.id.start()),
@@ -398,11 +408,13 @@ fn of_process(
         user: process.user,
         owner: process.owner,
         full,
+        claims: None,
         age: files.age,
         managed: true,
         launch: files.launch,
         monitors: process.monitors.clone(),
         left_behind: files.left_behind,
+        pretty_monitors: process.pretty_monitors.clone(),
         tcp_monitors: files.tcp_monitors,
         agent: process.agent.clone(),
         process: process.facts.clone(),
@@ -413,9 +425,10 @@ fn of_process(
         mappings,
         marked: memory.as_ref().and_then(|memory| memory.marked),
         overhead_bound: costs.map(|costs| costs.other_bound(LEAST_GROWTH)),
+        ram_mapped: costs.map(|costs| costs.ram_mapped),
         withheld: costs.and_then(|costs| costs.withheld.clone()).or_else(|| process.withheld.clone()),
         informant: Informant::Nobody,
-        told: Told::nothing(full, why),
+        told: Told::claimed(full, why),
         qemu: None,
     }
 }
@@ -438,14 +451,32 @@ fn age(root: &Root, start: u64) -> Option<Span> {
     Some(Span::from_secs(seconds.saturating_sub(started)))
 }
 
-fn status(text: &str) -> ProcessStatus {
+pub(super) fn status(text: &str) -> ProcessStatus {
     let size = |key| kib(text, key).unwrap_or(Bytes::ZERO);
     let state = text.lines().find_map(|line| line.strip_prefix("State:")).unwrap_or_default().trim();
     ProcessStatus {
+        mapped: size("VmSize"),
+        resident: size("VmRSS"),
         swapped: size("VmSwap"),
         huge: size("HugetlbPages"),
         stopped: state.starts_with(['T', 't']),
     }
+}
+
+/// The type of the file system of a file of the process `pid`; `None` if it cannot be found out, and for a memfd, which is on none.
+fn kind_of(root: &Root, pid: u32, path: &Path) -> Option<String> {
+    let Some(number) = descriptor(pid, path) else { return file_system(root, "self", path) };
+    let file = fs::read_link(root.process(pid, &format!("fd/{number}"))).ok()?;
+    // The kernel shows a memfd as `/memfd:NAME (deleted)`.
+    let is_memfd = file.to_string_lossy().starts_with("/memfd:");
+    (!is_memfd && file.is_absolute()).then(|| file_system(root, "self", &file)).flatten()
+}
+
+/// The number of the descriptor that a path of the process stands for: `/proc/self/fd/7`, `/dev/fd/7`.
+fn descriptor(pid: u32, path: &Path) -> Option<u32> {
+    let own = format!("/proc/{pid}/fd");
+    let number = ["/proc/self/fd", "/dev/fd", &own].iter().find_map(|dir| path.strip_prefix(dir).ok())?;
+    number.to_str()?.parse().ok()
 }
 
 /// Whether KSM may scan the largest private mapping of a process: the guest's memory, unless that is shared.
@@ -501,9 +532,11 @@ async fn ask(id: GuestId, guest: &mut GuestFacts, live: bool) {
         use_as: Use::Brief,
         memory: Some(guest.full),
     });
-    guest.informant = Informant::Monitor;
     guest.told = monitor.poll(Wish::default(), DEADLINE).await;
     guest.full = guest.told.full;
+    if has_told(&guest.told) {
+        guest.informant = Informant::Monitor;
+    }
     let answered = guest.told.balloon.latest().is_some_and(|balloon| !balloon.free_page_reporting);
     // The version matters only if an old one would explain a missing feature.
     let lacks_counters = guest.told.stats.latest().is_some_and(|stats| stats.alloc_stalls.is_none());
@@ -515,6 +548,11 @@ async fn ask(id: GuestId, guest: &mut GuestFacts, live: bool) {
             }
         }
     }
+}
+
+/// Whether a monitor told anything about the guest's balloon, if only that it has none or that its driver does not run.
+const fn has_told(told: &Told) -> bool {
+    matches!(told.balloon.why_not(), None | Some(Absence::NoBalloon | Absence::NoDriver))
 }
 
 #[derive(Deserialize)]

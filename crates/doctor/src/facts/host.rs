@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use memtide_host::ksm::settings;
 use memtide_host::{
-    HostError, KsmReader, Meminfo, Root, Scratch, SplitError, can_split, page_size, pressure,
+    HostError, KsmReader, Meminfo, Root, Scratch, SplitError, can_split, page_size, pressure, reclaimable_arc,
 };
 use memtide_model::{Absence, Bytes, KsmSettings};
 
@@ -41,8 +41,10 @@ impl<T> From<Result<T, HostError>> for Sight<T> {
 pub struct HostFacts {
     /// The kernel's release: `6.12.9-amd64`.
     pub release: Option<String>,
-    /// `/proc/meminfo`.
+    /// `/proc/meminfo`, with `arc` as available memory.
     pub memory: Sight<Meminfo>,
+    /// The part of ZFS's cache that can come back.
+    pub arc: Bytes,
     /// Memory in the pool of hugetlbfs.
     pub huge_pool: Bytes,
     /// The limit and the amount of committed memory, for `vm.overcommit_memory=2`.
@@ -154,9 +156,11 @@ pub(super) fn look(root: &Root) -> HostFacts {
             meminfo.lines().find_map(|line| line.strip_prefix("HugePages_Total:"))?.trim().parse().ok()?;
         Some(kib(&meminfo, "Hugepagesize")?.mul_div(pages, 1))
     };
+    let arc = reclaimable_arc(root);
     HostFacts {
         release: text(&root.proc("sys/kernel/osrelease")).ok().map(|text| text.trim().to_owned()),
-        memory: Meminfo::read(root).into(),
+        memory: Meminfo::read(root).map(|memory| memory.with_arc(arc)).into(),
+        arc,
         huge_pool: pool().unwrap_or(Bytes::ZERO),
         commit: kib(&meminfo, "CommitLimit").zip(kib(&meminfo, "Committed_AS")),
         overcommit: vm("overcommit_memory"),

@@ -7,6 +7,7 @@
 //! Everything that a stranger can delay is read within time limits: see `within`.
 
 mod cgroups;
+mod claims;
 mod guest;
 mod host;
 mod launch;
@@ -29,7 +30,7 @@ pub use cgroups::{CgroupFacts, MemoryCgroups};
 pub use guest::{GuestFacts, Informant, LeftBehind, ProcessStatus};
 pub use host::{HostFacts, Journal, Sight, Swap, SwapKind, Thp};
 pub use launch::Launch;
-pub use others::{OtherKind, OtherVmm};
+pub use others::{NoSocket, OtherKind, OtherVmm};
 pub use uml::{ImageFacts, InstanceFacts, MemoryFile, TmpfsFacts};
 
 /// The input: the places to look at, and the facts that are known already.
@@ -226,17 +227,19 @@ pub async fn gather(question: Question) -> Facts {
         _ => config.mode,
     };
     let by = Instant::now() + within::ALL;
-    let mut searched = search(&root, &config, &discover, &configured, &daemon, by);
+    let memory = host.memory.value().map_or(Bytes::MAX, |memory| memory.total);
+    let mut searched = search(&root, &config, &discover, &configured, &daemon, memory, by);
     let guest::Found { processes, failed, unmatched } = searched.guests;
-    let others = others::beside(&guest::pids(&processes), searched.others);
-    let seen = guest::look(&root, &config, &discover, &daemon, processes, by).await;
+    let pids = guest::pids(&processes);
+    let others = others::beside(&pids, others::parents(&root, &pids), searched.others);
+    let mut seen = guest::look(&root, &config, &discover, &daemon, processes, by).await;
+    seen.guests.iter_mut().for_each(|guest| claims::bound(guest, memory));
     searched.slow.extend(seen.slow);
     searched.outside.extend(seen.outside);
     let mut outsiders = Outsiders::of(searched.outside);
     if !outsiders.listed.is_empty() {
         Accounts::read(&root).tell(&mut outsiders, &config.users);
     }
-    let memory = host.memory.value().map_or(Bytes::MAX, |memory| memory.total);
     let cgroups = cgroups::look(&root, &seen.guests, memory);
     Facts {
         user,
@@ -276,13 +279,14 @@ enum Part {
     Others(Option<Vec<OtherVmm>>),
 }
 
-/// Searches for guests, for UML instances and for other VMMs at the same time.
+/// Searches for guests, for UML instances and for other VMMs at the same time, on a host with `memory`.
 fn search(
     root: &Root,
     config: &Config,
     discover: &[String],
     configured: &[ConfiguredGuest],
     daemon: &Daemon,
+    memory: Bytes,
     by: Instant,
 ) -> Searched {
     let guests = {
@@ -292,7 +296,8 @@ fn search(
     let instances = {
         let (root, config, discover) = (root.clone(), config.clone(), discover.to_vec());
         let daemon = daemon.clone();
-        Box::new(move |_| Part::Instances(uml::look(&root, &config, &discover, &daemon))) as within::Job<Part>
+        Box::new(move |_| Part::Instances(uml::look(&root, &config, &discover, &daemon, memory)))
+            as within::Job<Part>
     };
     let others = {
         let root = root.clone();

@@ -12,9 +12,9 @@ use memtide_host::{Root, SharedRam, mounted, open_regular, read_regular};
 use memtide_model::{Bytes, Config, Outsider, Space, TmpfsId, name_matches};
 use memtide_vmm::uml::{Discovery, Disk, Instance};
 
-use super::Daemon;
-use super::guest::is_outside;
-use super::small::file_system;
+use super::guest::{is_outside, status};
+use super::small::{file_system, text};
+use super::{Daemon, claims};
 
 /// The beginning of a COW file (`COW_MAGIC` in Linux, big-endian), its version, and where the name of the backing file begins.
 const COW_MAGIC: [u8; 4] = *b"OOOM";
@@ -33,8 +33,10 @@ pub struct InstanceFacts {
     pub name: String,
     /// The process of its kernel.
     pub pid: u32,
-    /// Its memory.
+    /// Its memory, as far as it counts.
     pub memory: Bytes,
+    /// The memory that it claims, if that counts no further than `memory`: see `claims`.
+    pub claims: Option<Bytes>,
     /// Whether its class lets memtide manage it.
     pub managed: bool,
     /// Its console.
@@ -88,12 +90,13 @@ pub struct TmpfsFacts {
     pub held: Bytes,
 }
 
-/// Finds the instances that `discover` names, and their facts, and those of other users.
+/// Finds the instances that `discover` names, and their facts, and those of other users, on a host with `memory`.
 pub(super) fn look(
     root: &Root,
     config: &Config,
     discover: &[String],
     daemon: &Daemon,
+    memory: Bytes,
 ) -> (Vec<InstanceFacts>, Vec<Outsider>) {
     let mut discovery = Discovery::new(&root.path(Path::new("/proc")));
     // The search for QEMUs reports the same failure.
@@ -108,7 +111,9 @@ pub(super) fn look(
         .into_iter()
         .map(|instance| {
             let reachable = |path: &Path| discovery.reachable(instance, path);
-            of_instance(root, config, instance, reachable)
+            let mut facts = of_instance(root, config, instance, reachable);
+            bound(root, &mut facts, memory);
+            facts
         })
         .collect();
     facts.sort_by(|a, b| (&a.name, a.pid).cmp(&(&b.name, b.pid)));
@@ -126,12 +131,21 @@ fn of_instance(
         name: instance.id.name().to_owned(),
         pid: instance.pid,
         memory: instance.memory,
+        claims: None,
         managed: config.class_of(instance.id.name(), Some(instance.user)).1.manage,
         console: console.clone(),
         has_console: fs::symlink_metadata(console).is_ok_and(|file| file.file_type().is_socket()),
         images: instance.disks.iter().filter_map(|disk| image_of(disk, &reachable)).collect(),
         file: instance.file.as_deref().map(|file| memory_file(root, instance, file)),
     }
+}
+
+/// Bounds what counts of an instance on a host with `memory`. Its kernel maps all of the instance's memory at its start.
+fn bound(root: &Root, instance: &mut InstanceFacts, memory: Bytes) {
+    let status = text(&root.process(instance.pid, "status")).map(|text| status(&text)).unwrap_or_default();
+    let counted = claims::counted(instance.memory, false, None, status, memory);
+    instance.claims = Some(instance.memory).filter(|claims| counted < *claims);
+    instance.memory = counted;
 }
 
 /// The image of a disk; `None` if it cannot be read. `reachable` makes paths of the instance's process paths of this one.

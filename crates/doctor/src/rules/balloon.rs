@@ -69,6 +69,7 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
         }
         // The path that it has now never existed.
         Absence::Disconnected if guest.left_behind.is_some() => return None,
+        Absence::Malformed if !guest.pretty_monitors.is_empty() => pretty(facts, guest),
         Absence::Disconnected | Absence::Timeout | Absence::Overran | Absence::Malformed => {
             let fact = format!("its monitor {path} cannot be used: {why}");
             own_socket(facts, guest, finding("monitor.silent", Severity::Problem, &fact).costs(ONLY_COUNTED))
@@ -85,6 +86,24 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
         }
         Absence::OwnedBy(_) | Absence::Gone | Absence::Forbidden => return None,
     })
+}
+
+/// Its monitor writes an answer over several lines.
+fn pretty(facts: &Facts, guest: &GuestFacts) -> Finding {
+    let paths: Vec<String> = guest.pretty_monitors.iter().map(|path| path.display().to_string()).collect();
+    let fact = format!(
+        "its QMP monitor at {} writes each answer over several lines (-qmp-pretty, or pretty=on of -mon): memtide reads one answer a line",
+        paths.join(", ")
+    );
+    let finding = of_guest(guest, "monitor.pretty", Severity::Problem, fact).costs(ONLY_COUNTED);
+    if guest.launch.by != Launcher::Unknown {
+        return own_socket(facts, guest, finding);
+    }
+    let lines = paths.iter().map(|path| advice::monitor(path));
+    finding.fix(
+        "QEMU's command line (from the next start), in place of -qmp-pretty, or of -mon with pretty=on",
+        lines,
+    )
 }
 
 /// The path of its monitor is relative to a directory that QEMU has left.
@@ -359,8 +378,7 @@ pub(super) fn statistics(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     // Launchers have no word for it, or set the interval themselves.
     let finding = match guest.launch.by {
         Launcher::Unknown => {
-            let Fix { place, lines } = advice::fix(guest, Change::Reporting);
-            let lines = lines.iter().map(|line| format!("{line},guest-stats-polling-interval=1"));
+            let Fix { place, lines } = advice::fix(guest, Change::Polling);
             finding.fix(format!("or {place}"), lines)
         }
         _ => finding,

@@ -21,15 +21,17 @@ enum LimitKind {
 
 /// Cgroups whose limit is below the memory promised to their guests, with what their VMMs may cost besides, except the host that memtide guards.
 pub(super) fn limits(facts: &Facts) -> Vec<Finding> {
-    let needs = |index: usize| {
-        let besides = |guest: &GuestFacts| guest.overhead_bound.unwrap_or_default();
-        facts.guests.get(index).map_or(Bytes::ZERO, |guest| guest.full.saturating_add(besides(guest)))
-    };
+    let needs = |index: usize| facts.guests.get(index).map_or(Bytes::ZERO, needs);
     let unguarded = facts.cgroups.kill.iter().filter(|limited| !is_guarded(facts, limited));
     let kill = Limited::too_low(unguarded, needs).into_iter().map(|(low, _)| (low, LimitKind::Kills));
     let throttle = Limited::too_low(&facts.cgroups.throttle, needs);
     let throttle = throttle.into_iter().map(|(low, _)| (low, LimitKind::Throttles));
     kill.chain(throttle).filter_map(|(low, kind)| limit(facts, low, kind)).collect()
+}
+
+/// The most that a guest may need: its memory, and that of its VMM.
+fn needs(guest: &GuestFacts) -> Bytes {
+    guest.full.saturating_add(guest.overhead_bound.unwrap_or_default())
 }
 
 fn limit(facts: &Facts, limited: &Limited, kind: LimitKind) -> Option<Finding> {
@@ -119,7 +121,7 @@ fn fix(
             [format!("echo {none} > {}", shell(&limited.dir.join(file).display().to_string()))],
         ),
     };
-    let together = Bytes::sum(facts.guests.iter().map(|guest| guest.full)).whole_mib();
+    let together = Bytes::sum(facts.guests.iter().map(needs)).get().div_ceil(1 << 20);
     finding.fix(
         "or start all guests in one slice with a limit: memtide treats the slice as the host",
         [

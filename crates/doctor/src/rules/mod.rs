@@ -75,6 +75,7 @@ const OF_GUEST: &[fn(&Facts, &GuestFacts) -> Option<Finding>] = &[
     memory::swapped,
     kernel::not_mergeable,
     kernel::shares_in_vain,
+    promises::claimed,
     promises::code_buffer,
 ];
 

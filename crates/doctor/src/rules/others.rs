@@ -4,12 +4,16 @@ use std::collections::BTreeMap;
 
 use memtide_model::{Outsider, printable};
 
-use crate::facts::{Facts, OtherKind};
+use crate::advice;
+use crate::facts::{Facts, NoSocket, OtherKind};
 use crate::finding::{Finding, Severity};
-use crate::quote::string;
+use crate::quote::{file_name, string};
 
 /// At most this many processes are listed.
 const MOST: usize = 8;
+
+/// The cost of a VMM that does not count as a guest.
+const NOT_COUNTED: &str = "memtide counts its memory with the host's other use; its growth is in no promise: leave room for it with `reserve`";
 
 /// One finding for each kind of program.
 pub(super) fn not_counted(facts: &Facts) -> Vec<Finding> {
@@ -29,16 +33,22 @@ pub(super) fn outsiders(facts: &Facts) -> Vec<Finding> {
     let more = facts.outsiders.more();
     let of_user = |(line, guests): (&str, Vec<&Outsider>)| {
         let listed = guests.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        let belong = if guests.len() == 1 { "belongs to a user" } else { "belong to a user" };
-        let fact = format!("{listed} {belong} outside `users`");
-        let more =
-            if more == 0 { String::new() } else { format!("; {more} more such guests are not listed") };
+        let more = match more {
+            0 => String::new(),
+            1 => "; 1 more such guest is not listed".to_owned(),
+            more => format!("; {more} more such guests are not listed"),
+        };
+        let [belong, its, it, is_one] = match guests.len() {
+            1 => ["belongs", "its", "it", "it is one"],
+            _ => ["belong", "their", "them", "they are some"],
+        };
+        let fact = format!("{listed} {belong} to a user outside `users`");
         Finding::of_host("users.outside", Severity::Hint, fact)
             .costs(format!(
-                "memtide counts its memory with the host's other use, and does not manage it{more}"
+                "memtide counts {its} memory with the host's other use, and does not manage {it}{more}"
             ))
             .fix(
-                format!("{}, if it is one of memtide's", facts.configuration.path.display()),
+                format!("{}, if {is_one} of memtide's", facts.configuration.path.display()),
                 [printable(line)],
             )
     };
@@ -58,6 +68,7 @@ fn of_program(facts: &Facts, kind: OtherKind, name: &str, pids: &[u32]) -> Findi
             format!("{process} is a device model of Xen: the memory of its domain is not in the process"),
         )
         .costs("memtide counts the process with the host's other use, and manages no domain of Xen"),
+        OtherKind::UnknownQemu(why) => unknown_qemu(facts, why, &name, &process),
         OtherKind::Known | OtherKind::HoldsKvm => {
             let what = match kind {
                 OtherKind::HoldsKvm => {
@@ -67,9 +78,7 @@ fn of_program(facts: &Facts, kind: OtherKind, name: &str, pids: &[u32]) -> Findi
                     "{process} runs guests, and memtide manages only guests of QEMU and of User Mode Linux"
                 ),
             };
-            let finding = Finding::of_host("vmm.not-counted", Severity::Warning, what).costs(
-                "memtide counts its memory with the host's other use; its growth is in no promise: leave room for it with `reserve`",
-            );
+            let finding = Finding::of_host("vmm.not-counted", Severity::Warning, what).costs(NOT_COUNTED);
             if kind == OtherKind::Known {
                 return finding;
             }
@@ -82,4 +91,24 @@ fn of_program(facts: &Facts, kind: OtherKind, name: &str, pids: &[u32]) -> Findi
             finding.fix(place, lines)
         }
     }
+}
+
+/// A program of another name with QEMU's arguments.
+fn unknown_qemu(facts: &Facts, why: NoSocket, name: &str, process: &str) -> Finding {
+    let seen = match why {
+        NoSocket::Unseen => format!("user {} may not see whether it is one", facts.user),
+        NoSocket::Tcp => {
+            "it does not use KVM, and its QMP monitor is on TCP: memtide uses only Unix sockets".to_owned()
+        }
+        NoSocket::Hmp => "it does not use KVM, and its monitor is for people (HMP), not QMP".to_owned(),
+        NoSocket::NoMonitor => "it does not use KVM, and has no QMP socket".to_owned(),
+        NoSocket::Unheard => "it does not use KVM, and does not listen at its QMP socket".to_owned(),
+    };
+    let fact = format!("{process} has the arguments of a QEMU, but another name: {seen}");
+    let finding = Finding::of_host("vmm.not-counted", Severity::Warning, fact).costs(NOT_COUNTED);
+    if why == NoSocket::Unseen {
+        return finding.fix("a shell", [facts.as_root("doctor")]);
+    }
+    let socket = advice::monitor(&format!("/run/vm/{}.qmp", file_name(name)));
+    finding.fix("its command line, if it is a QEMU (from the next start; the directory must exist)", [socket])
 }

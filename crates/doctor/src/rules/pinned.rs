@@ -13,9 +13,12 @@ use crate::quote::{file_name, string};
 /// A class that leaves the guest alone: memtide then counts it at its full size and takes nothing.
 fn leave_alone(facts: &Facts, guest: &GuestFacts, finding: Finding) -> Finding {
     let class = format!("[class.{}]", string(&format!("fixed-{}", file_name(&guest.name))));
-    // The configuration allows no pair of brackets in a pattern.
-    let pattern = guest.name.replace('[', "?");
-    let lines = [class, format!("match = [{}]", string(&pattern)), "manage = false".to_owned()];
+    // A pattern has no way to write a star itself, and the configuration allows no pair of brackets in it.
+    let pattern = guest.name.replace(['[', '*'], "?");
+    let mut lines = vec![class, format!("match = [{}]", string(&pattern)), "manage = false".to_owned()];
+    if pattern.contains('?') {
+        lines.insert(1, "# Each ? matches any character, also in the names of other guests.".to_owned());
+    }
     let file = facts.configuration.path.display();
     finding.fix(format!("or leave it alone, in {file} (before other classes that match it)"), lines)
 }
@@ -125,8 +128,8 @@ pub(super) fn withheld(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
 
 /// Memory in a file on a disk.
 pub(super) fn on_disk(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
-    // These file systems are in memory, or devices that act as memory.
-    const MEMORY: [&str; 5] = ["tmpfs", "ramfs", "hugetlbfs", "devtmpfs", "rootfs"];
+    // These file systems are in memory, or devices that act as memory. A file of /proc may lead to anything.
+    const MEMORY: [&str; 6] = ["tmpfs", "ramfs", "hugetlbfs", "devtmpfs", "rootfs", "proc"];
     let (path, kind) = guest.memory_files.iter().find_map(|(path, kind)| {
         let kind = kind.as_deref().filter(|kind| !MEMORY.contains(kind))?;
         (!path.starts_with("/dev")).then_some((path, kind))

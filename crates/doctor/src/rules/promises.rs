@@ -1,6 +1,6 @@
 //! The memory promised to guests, compared with the host's memory.
 
-use memtide_model::{Budget, Bytes, Commitment};
+use memtide_model::{Budget, Bytes, Commitment, largest_guest};
 use memtide_vmm::qemu::Accel;
 
 use super::{gives_nothing, of_guest};
@@ -49,14 +49,16 @@ pub(super) fn held_for_good(facts: &Facts) -> Option<Finding> {
     if held <= available || reserve(facts).is_some() {
         return None;
     }
-    let fact = format!(
-        "{} guests that memtide can take nothing from were promised {held} together, of {capacity}",
-        fixed.len()
-    );
+    let fact = match fixed.len() {
+        1 => format!("1 guest that memtide can take nothing from was promised {held} of {capacity}"),
+        guests => format!(
+            "{guests} guests that memtide can take nothing from were promised {held} together, of {capacity}"
+        ),
+    };
     Some(
         Finding::of_host("promises.held", Severity::Problem, fact)
-            .costs("no commitment can be kept: if they use it, the host swaps or its OOM killer takes one of them")
-            .fix("one of", ["fix these guests (see their own findings)", "start fewer or smaller guests"]),
+            .costs("no commitment can be kept: if this memory is used, the host swaps or its OOM killer takes a guest")
+            .fix("one of", ["fix what these findings say of each such guest", "start fewer or smaller guests"]),
     )
 }
 
@@ -68,14 +70,18 @@ pub(super) fn more_than_there_is(facts: &Facts) -> Option<Finding> {
         return None;
     }
     let over = promised.saturating_sub(available);
-    let fact = format!(
-        "the guests were promised {promised} together, {over} more than the {available} that they may have of {capacity}"
-    );
+    let guests = match facts.guests.len() + facts.instances.len() {
+        1 => format!("the guest was promised {promised}, {over} more than the {available} that it"),
+        _ => format!(
+            "the guests were promised {promised} together, {over} more than the {available} that they"
+        ),
+    };
+    let fact = format!("{guests} may have of {capacity}");
     if facts.is_managed() {
         return None;
     }
     let finding = Finding::of_host("promises.unmanaged", Severity::Warning, fact)
-        .costs("nobody moves memory between them: if they all use their promised memory, the host swaps or its OOM killer takes one")
+        .costs("nobody moves memory between guests: if all promised memory is used, the host swaps or its OOM killer takes a guest")
         .fix("a shell", [facts.as_root("run --manage")]);
     Some(match (facts.config.commitment, self_deflation(facts)) {
         (Commitment::Strict, Some((largest, each))) if largest > Bytes::ZERO => Finding {
@@ -113,13 +119,46 @@ pub(super) fn libvirt(facts: &Facts) -> Option<Finding> {
         [name] => format!("libvirt owns the guest {name}"),
         all => format!("libvirt owns {} guests", all.len()),
     };
-    let finding = Finding::of_host("libvirt.not-managed", Severity::Hint, fact).costs(
-        "this version sees and counts them, but never connects to their monitors: it takes nothing from them, and cannot see whether \
-         their statistics are polled",
-    );
+    let cost = match names.len() {
+        1 => {
+            "this version sees and counts it, but never connects to its monitor: it takes nothing from it, and cannot see whether its \
+             statistics are polled"
+        }
+        _ => {
+            "this version sees and counts them, but never connects to their monitors: it takes nothing from them, and cannot see whether \
+             their statistics are polled"
+        }
+    };
+    let finding = Finding::of_host("libvirt.not-managed", Severity::Hint, fact).costs(cost);
     let lines =
         names.iter().map(|name| format!("virsh dommemstat --period 1 {} --live --config", domain(name)));
-    Some(finding.fix("a shell: let libvirt poll their statistics", lines))
+    Some(finding.fix("a shell: let libvirt poll the statistics", lines))
+}
+
+/// The guest claims more memory than counts.
+pub(super) fn claimed(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    let (fact, cost) = unproved(facts, guest.claims?, guest.full);
+    Some(of_guest(guest, "guest.claims", Severity::Warning, fact).costs(cost))
+}
+
+/// What is said of a guest that claims more memory than counts.
+pub(super) fn unproved(facts: &Facts, claims: Bytes, counted: Bytes) -> (String, String) {
+    let total = facts.host.memory.value().map_or(Bytes::MAX, |memory| memory.total);
+    if claims > largest_guest(total) {
+        (
+            format!("it claims {claims}, more than this machine has"),
+            format!("it counts at {counted}, which it uses; memtide only observes it"),
+        )
+    } else {
+        (
+            format!(
+                "it claims {claims}, but its process has mapped only {counted}, and no monitor has told its size"
+            ),
+            format!(
+                "it counts at {counted} until its VMM tells its size or maps more; memtide only observes it until then"
+            ),
+        )
+    }
 }
 
 /// TCG's code buffer has no limit of its own.

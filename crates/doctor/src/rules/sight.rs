@@ -1,7 +1,7 @@
 //! Facts that could not be seen, and missing needs of a daemon: permissions, space for the journal, sockets of the
 //! configuration.
 
-use memtide_model::Absence;
+use memtide_model::{Absence, counted};
 
 use crate::facts::{Daemon, Facts, GuestFacts, SocketTrouble, Trouble, Unmatched};
 use crate::finding::{Finding, Severity, Subject};
@@ -40,7 +40,7 @@ pub(super) fn slow(facts: &Facts) -> Option<Finding> {
     }
     let named = facts.slow.iter().take(MOST).map(String::as_str).collect::<Vec<_>>().join(", ");
     let more = facts.slow.len().saturating_sub(MOST);
-    let more = if more == 0 { String::new() } else { format!(" and {more} others") };
+    let more = if more == 0 { String::new() } else { format!(" and {}", counted(more as u64, "other")) };
     let fact = format!(
         "{named}{more} took too long to read: each process gets 2 s, each search 4 s, and everything together 10 s"
     );
@@ -68,10 +68,20 @@ pub(super) fn monitors(facts: &Facts) -> Option<Finding> {
     let first = hidden.first()?;
     let names: Vec<&str> = hidden.iter().map(|guest| guest.name.as_str()).collect();
     let path = first.monitors.first().map(|path| path.display().to_string()).unwrap_or_default();
-    let fact = format!("user {} cannot reach the monitors of {} ({path})", facts.user, names.join(", "));
+    let (monitors, cost) = match names.len() {
+        1 => (
+            "monitor",
+            "its balloon and statistics cannot be seen, and a daemon of this user could not manage it",
+        ),
+        _ => (
+            "monitors",
+            "their balloons and statistics cannot be seen, and a daemon of this user could not manage them",
+        ),
+    };
+    let fact = format!("user {} cannot reach the {monitors} of {} ({path})", facts.user, names.join(", "));
     Some(
         Finding::of_host("sight.monitors", Severity::Warning, fact)
-            .costs("their balloons and statistics cannot be seen, and a daemon of this user could not manage them")
+            .costs(cost)
             .fix("a shell", [facts.as_root("doctor")]),
     )
 }

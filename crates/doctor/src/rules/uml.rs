@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use memtide_model::{Bytes, Space, TmpfsId};
 
+use super::promises;
 use crate::facts::{Facts, ImageFacts, InstanceFacts, TmpfsFacts};
 use crate::finding::{Finding, Severity, Subject};
 use crate::quote::shell;
@@ -17,13 +18,20 @@ const TMPFS: &str = "tmpfs";
 pub(super) fn instances(facts: &Facts) -> Vec<Finding> {
     let of_each: [fn(&InstanceFacts) -> Option<Finding>; 2] = [console, on_disk];
     let each = facts.instances.iter().flat_map(|one| of_each.iter().filter_map(move |rule| rule(one)));
-    each.chain(rooms(facts)).chain(copies(facts)).collect()
+    let claims = facts.instances.iter().filter_map(|one| claimed(facts, one));
+    each.chain(claims).chain(rooms(facts)).chain(copies(facts)).collect()
 }
 
 fn of_instance(instance: &InstanceFacts, rule: &'static str, severity: Severity, fact: String) -> Finding {
     let severity = if instance.managed { severity } else { severity.min(Severity::Warning) };
     let subject = Subject::Guest { name: instance.name.clone(), pid: Some(instance.pid) };
     Finding { subject, ..Finding::of_host(rule, severity, fact) }
+}
+
+/// The instance claims more memory than counts.
+fn claimed(facts: &Facts, instance: &InstanceFacts) -> Option<Finding> {
+    let (fact, cost) = promises::unproved(facts, instance.claims?, instance.memory);
+    Some(of_instance(instance, "guest.claims", Severity::Warning, fact).costs(cost))
 }
 
 /// There is no console.
@@ -78,10 +86,11 @@ fn room(instances: &[(&InstanceFacts, &TmpfsFacts)]) -> Option<Finding> {
     let at = tmpfs.at.display();
     let holds =
         if others < WORTH_A_WORD { String::new() } else { format!(", and other files there hold {others}") };
-    let fact = format!(
-        "{free} of {size} in {at} are free, and its {} UML instances may take {promised} together{holds}",
-        instances.len()
-    );
+    let who = match instances.len() {
+        1 => format!("its UML instance may take {promised}"),
+        count => format!("its {count} UML instances may take {promised} together"),
+    };
+    let fact = format!("{free} of {size} in {at} are free, and {who}{holds}");
     let finding = Finding::of_host("uml.tmpfs_small", Severity::Warning, fact)
         .costs("when it is full, the kernel kills an instance that touches more of its memory (SIGBUS), however much memory the host has");
     if !tmpfs.is_here {

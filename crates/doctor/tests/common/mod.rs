@@ -15,7 +15,7 @@ use memtide_model::{
     Absence, Balloon, Bytes, Config, GuestStats, KsmRun, KsmSettings, Mode, Polling, Reading, Space, Span,
     TmpfsId, Told,
 };
-use memtide_vmm::qemu::{Accel, BalloonArgument, Equipment, Owner, ProcessFacts, Source};
+use memtide_vmm::qemu::{Accel, BalloonArgument, CommandLine, Equipment, Owner, ProcessFacts, Source};
 use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
 use serde_json::json;
 use tempfile::TempDir;
@@ -41,6 +41,7 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
         id: Some("balloon0".to_owned()),
         deflate_on_oom: true,
         free_page_reporting: true,
+        source: Source::CommandLine,
     };
     GuestFacts {
         name: name.to_owned(),
@@ -48,11 +49,13 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
         user: Some(0),
         owner: Owner::Nobody,
         full: mib(1024),
+        claims: None,
         age: Some(Span::from_secs(3600)),
         managed: true,
         launch: Launch { name: name.to_owned(), ..Launch::default() },
         monitors: vec![PathBuf::from(format!("/run/vm/{name}.qmp"))],
         left_behind: None,
+        pretty_monitors: Vec::new(),
         tcp_monitors: Vec::new(),
         agent: Some(PathBuf::from(format!("/run/vm/{name}-agent.sock"))),
         process: ProcessFacts {
@@ -73,6 +76,7 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
         marked: None,
         withheld: None,
         overhead_bound: None,
+        ram_mapped: Some(mib(1024)),
         informant: Informant::Monitor,
         told: Told {
             claimed: false,
@@ -121,6 +125,7 @@ pub fn healthy() -> Facts {
         host: HostFacts {
             release: Some("6.12.9-amd64".to_owned()),
             memory: Sight::Seen(memory),
+            arc: Bytes::ZERO,
             huge_pool: Bytes::ZERO,
             commit: Some((mib(4096), mib(3000))),
             overcommit: Some(0),
@@ -205,22 +210,32 @@ impl Tree {
         fs::write(path, content).expect("a file in it");
     }
 
-    /// A QEMU with these arguments, as old as the host.
+    /// A QEMU with these arguments, as old as the host, that has mapped its guest's memory.
     pub fn qemu(&self, pid: u32, args: &[&str]) {
         let dir = format!("proc/{pid}");
+        let cmdline = format!("qemu-system-x86_64\0{}\0", args.join("\0"));
+        let memory = CommandLine::parse(cmdline.as_bytes()).memory.unwrap_or_default();
         self.file(&format!("{dir}/comm"), "qemu-system-x86\n");
-        self.file(&format!("{dir}/cmdline"), format!("qemu-system-x86_64\0{}\0", args.join("\0")));
+        self.file(&format!("{dir}/cmdline"), cmdline);
         self.file(
             &format!("{dir}/stat"),
             format!("{pid} (qemu-system-x86) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 4 0 100 900 100\n"),
         );
-        self.file(&format!("{dir}/status"), "Name:\tqemu\nState:\tS (sleeping)\nVmLck:\t       0 kB\nVmPin:\t       0 kB\nVmSwap:\t       0 kB\nHugetlbPages:\t       0 kB\n");
-        self.file(&format!("{dir}/smaps"), "");
+        let size = memory.get() >> 10;
+        self.file(&format!("{dir}/status"), format!("Name:\tqemu\nState:\tS (sleeping)\nVmSize:\t{size} kB\nVmLck:\t       0 kB\nVmPin:\t       0 kB\nVmRSS:\t    4096 kB\nVmSwap:\t       0 kB\nHugetlbPages:\t       0 kB\n"));
+        self.mapping(pid, memory);
         self.file(&format!("{dir}/cgroup"), "0::/\n");
         fs::create_dir_all(self.path().join(&dir).join("ns")).expect("a directory");
         for (name, target) in [("root", "/"), ("cwd", "/srv/vm")] {
             symlink(target, self.path().join(&dir).join(name)).expect("a link");
         }
+    }
+
+    /// Makes this the only mapping of a process that can be its guest's memory. KSM may merge it.
+    pub fn mapping(&self, pid: u32, memory: Bytes) {
+        let (from, size) = (1_u64 << 32, memory.get());
+        let one = format!("{from:x}-{:x} rw-p 00000000 00:00 0 \nVmFlags: rd wr dc mg \n", from + size);
+        self.file(&format!("proc/{pid}/smaps"), if size == 0 { String::new() } else { one });
     }
 
     /// A QEMU under KVM that lacks nothing, with an honest monitor at the path `qmp` of the tree, and these arguments.
@@ -266,6 +281,7 @@ pub fn instance(name: &str, pid: u32) -> InstanceFacts {
         name: name.to_owned(),
         pid,
         memory: mib(256),
+        claims: None,
         managed: true,
         console: format!("/home/u/.uml/{name}/mconsole").into(),
         has_console: true,

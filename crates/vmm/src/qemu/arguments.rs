@@ -15,6 +15,8 @@ pub(super) const LONGEST_FILE: u64 = 256 << 10;
 const MOST_FILES: usize = 8;
 /// Options with an argument that may begin with a dash.
 const WITH_TEXT: [&str; 5] = ["append", "name", "fw_cfg", "smbios", "initrd"];
+/// Options that take JSON as well (QEMU 6.2 and later; tried with QEMU 10.0). libvirt knows a `-chardev` of JSON, which QEMU 10.0 does not take yet.
+const WITH_JSON: [&str; 5] = ["object", "device", "blockdev", "netdev", "chardev"];
 /// Options without an argument. Any other option takes the next word, unless that begins with a dash.
 const FLAGS: [&str; 17] = [
     "S",
@@ -85,21 +87,26 @@ impl Argument {
         }
     }
 
+    /// Whether its argument is JSON. Of most options, an argument that begins with a brace is text like any other.
+    fn is_json(&self) -> bool {
+        WITH_JSON.contains(&self.name.as_str()) && self.word().starts_with('{')
+    }
+
     /// Its properties. In options, a first part without `=` is the value of `implied`.
     pub(super) fn properties(&self, implied: &str) -> Properties {
         match &self.value {
-            Text::Word(word) => Properties::parse(word, implied),
+            Text::Word(word) if self.is_json() => Properties::json(word),
+            Text::Word(word) => Properties::Options(Options::parse(word, implied)),
             Text::Section(options) => Properties::Options(options.clone()),
         }
     }
 
     /// Sets a property as `-set` does. QEMU does not set properties in JSON this way.
     fn set(&mut self, key: &str, value: &str) {
+        let is_json = self.is_json();
         match &mut self.value {
-            Text::Word(word) if !word.starts_with('{') => {
-                *word = format!("{word},{key}={}", value.replace(',', ",,"));
-            }
-            Text::Word(_) => {}
+            Text::Word(_) if is_json => {}
+            Text::Word(word) => *word = format!("{word},{key}={}", value.replace(',', ",,")),
             Text::Section(options) => options.push(key, value),
         }
     }
@@ -196,8 +203,10 @@ impl Arguments {
                     let properties = properties("backend");
                     properties.get("path").or_else(|| properties.get("backend.data.addr.data.path"))
                 }
-                "qmp" | "monitor" | "serial" => {
-                    Properties::parse(argument.word().strip_prefix("unix:")?, "path").get("path")
+                "qmp" | "qmp-pretty" | "monitor" | "serial" => {
+                    Options::parse(argument.word().strip_prefix("unix:")?, "path")
+                        .get("path")
+                        .map(str::to_owned)
                 }
                 "object" => {
                     let properties = properties("qom-type");
@@ -243,7 +252,6 @@ fn option(name: &str) -> &str {
     match name {
         "M" => "machine",
         "memory" => "m",
-        "qmp-pretty" => "qmp",
         other => other,
     }
 }

@@ -28,6 +28,8 @@ pub struct CommandLine {
     pub memory_source: Source,
     /// Paths of QMP sockets that this QEMU listens on, as given, perhaps relative to its working directory.
     pub monitors: Vec<PathBuf>,
+    /// Those of them whose QEMU writes an answer over several lines (`-qmp-pretty`, `pretty=on`), which memtide does not read.
+    pub pretty_monitors: Vec<PathBuf>,
     /// The descriptors that QEMU was given as QMP sockets to listen on.
     pub passed_monitors: Vec<u32>,
     /// The Unix socket of the port for the guest's agent.
@@ -62,6 +64,14 @@ struct Chardev {
     at: Address,
 }
 
+/// A QMP monitor on a character device.
+struct Control {
+    /// The name of the device.
+    chardev: String,
+    /// Whether it writes an answer over several lines.
+    pretty: bool,
+}
+
 /// The address of a socket.
 enum Address {
     Unix(PathBuf),
@@ -75,7 +85,7 @@ enum Address {
 struct Collected {
     line: CommandLine,
     chardevs: Vec<Chardev>,
-    control: Vec<String>,
+    control: Vec<Control>,
     /// The chardev of the agent's port.
     agent: Option<String>,
 }
@@ -129,11 +139,14 @@ impl Collected {
                 self.line.name = name.filter(|name| !name.is_empty()).or(self.line.name.take());
             }
             "uuid" => self.line.uuid = Some(word.to_owned()).filter(|uuid| !uuid.is_empty()),
-            "qmp" => self.qmp(word),
+            "qmp" => self.qmp(word, false),
+            "qmp-pretty" => self.qmp(word, true),
             "mon" => {
                 let properties = argument.properties("chardev");
                 if properties.get("mode").as_deref() == Some("control") {
-                    self.control.extend(properties.get("chardev"));
+                    let pretty = properties.on("pretty") == Some(true);
+                    let chardev = properties.get("chardev");
+                    self.control.extend(chardev.map(|chardev| Control { chardev, pretty }));
                 }
             }
             "chardev" => self.chardev(argument),
@@ -148,9 +161,9 @@ impl Collected {
         }
     }
 
-    fn qmp(&mut self, value: &str) {
+    fn qmp(&mut self, value: &str, pretty: bool) {
         if let Some(id) = value.strip_prefix("chardev:") {
-            self.control.push(id.to_owned());
+            self.control.push(Control { chardev: id.to_owned(), pretty });
             return;
         }
         let Some(rest) = value.strip_prefix("unix:") else {
@@ -167,6 +180,9 @@ impl Collected {
         }
         if let Some(path) = options.get("path").filter(|path| !path.is_empty()) {
             self.line.monitors.push(path.into());
+            if pretty {
+                self.line.pretty_monitors.push(path.into());
+            }
         }
         self.line.passed_monitors.extend(options.get("fd").and_then(|number| number.parse::<u32>().ok()));
     }
@@ -217,11 +233,16 @@ impl Collected {
     }
 
     fn finish(mut self) -> CommandLine {
-        for id in &self.control {
-            for chardev in self.chardevs.iter().filter(|chardev| chardev.id == *id) {
+        for control in &self.control {
+            for chardev in self.chardevs.iter().filter(|chardev| chardev.id == control.chardev) {
                 match &chardev.at {
                     Address::Unix(path) if self.line.monitors.contains(path) => {}
-                    Address::Unix(path) => self.line.monitors.push(path.clone()),
+                    Address::Unix(path) => {
+                        self.line.monitors.push(path.clone());
+                        if control.pretty {
+                            self.line.pretty_monitors.push(path.clone());
+                        }
+                    }
                     Address::Passed(number) => self.line.passed_monitors.push(*number),
                     Address::Tcp(address) => self.line.tcp_monitors.push(address.clone()),
                 }
@@ -263,6 +284,9 @@ mod tests {
             (&["-name", "web1,debug-threads=on"], Some("web1")),
             (&["--name", "a,,b"], Some("a,b")),
             (&["-name", "debug-threads=on"], None),
+            // Only some options take JSON.
+            (&["-name", "{x}"], Some("{x}")),
+            (&["-name", r#"{"guest":"x"}"#], Some(r#"{"guest":"x"}"#)),
             (&["-name"], None),
             (&["-append", "-name", "-uuid", "x"], None),
         ] {
@@ -332,6 +356,24 @@ mod tests {
     }
 
     #[test]
+    fn monitors_that_write_over_several_lines_are_told_apart() {
+        let chardev = ["-chardev", "socket,id=c,path=/run/c,server=on"];
+        for (args, pretty) in [
+            (&["-qmp-pretty", "unix:/run/a,server=on"][..], &["/run/a"][..]),
+            (&["-qmp", "unix:/run/a,server=on", "-qmp-pretty", "unix:/run/b,server=on"], &["/run/b"]),
+            (&["-mon", "c,mode=control,pretty=on"], &["/run/c"]),
+            (&["-mon", "c,mode=control"], &[]),
+            (&["-qmp-pretty", "chardev:c"], &["/run/c"]),
+            (&["-qmp", "chardev:c"], &[]),
+        ] {
+            let line = parse(&[&chardev[..], args].concat());
+            let expected: Vec<PathBuf> = pretty.iter().map(PathBuf::from).collect();
+            assert_eq!(line.pretty_monitors, expected, "{args:?}");
+            assert!(!line.monitors.is_empty(), "{args:?}");
+        }
+    }
+
+    #[test]
     fn monitors_on_passed_descriptors_are_numbers() {
         let json =
             r#"{"id":"m","backend":{"type":"socket","data":{"addr":{"type":"fd","data":{"str":"7"}}}}}"#;
@@ -368,12 +410,17 @@ mod tests {
     #[test]
     fn json_is_read_for_each_option_that_takes_it() {
         let chardev = r#"{"id":"m","backend":{"type":"socket","data":{"addr":{"type":"unix","data":{"path":"/run/q"}},"server":true,"wait":false}}}"#;
-        let mon = r#"{"chardev":"m","mode":"control"}"#;
-        let line = parse(&["-chardev", chardev, "-mon", mon, "-machine", r#"{"type":"q35","accel":"kvm"}"#]);
-        assert_eq!((line.monitors, line.accels), (vec![PathBuf::from("/run/q")], vec!["kvm".to_owned()]));
+        let mon = "m,mode=control";
+        let line = parse(&["-chardev", chardev, "-mon", mon]);
+        assert_eq!(line.monitors, [PathBuf::from("/run/q")]);
         let client = chardev.replace("\"server\":true", "\"server\":false");
         assert_eq!(parse(&["-chardev", &client, "-mon", mon]).monitors, Vec::<PathBuf>::new());
-        assert!(parse(&["-machine", r#"{"type":"none"}"#]).no_machine);
+        let memory = r#"{"qom-type":"memory-backend-memfd","id":"m","size":1048576}"#;
+        assert!(parse(&["-object", memory]).shares_ram());
+        // QEMU refuses JSON for these.
+        let (machine, mon) = (r#"{"type":"none"}"#, r#"{"chardev":"m","mode":"control"}"#);
+        assert!(!parse(&["-machine", machine]).no_machine);
+        assert_eq!(parse(&["-chardev", chardev, "-mon", mon]).monitors, Vec::<PathBuf>::new());
     }
 
     #[test]

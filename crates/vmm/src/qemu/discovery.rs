@@ -49,6 +49,8 @@ pub struct QemuProcess {
     /// The places of its QMP sockets, as paths that work in this process, in the order in which they are tried. A place may be a guess: only the
     /// kernel knows who listens there.
     pub monitors: Vec<PathBuf>,
+    /// QMP sockets at which QEMU writes an answer over several lines, as given. memtide does not read such answers.
+    pub pretty_monitors: Vec<PathBuf>,
     /// The paths at which QEMU bound them. The kernel lists their listeners under these names.
     pub bound: Vec<PathBuf>,
     /// The socket of the port for the guest's agent, as a path that works in this process.
@@ -291,6 +293,7 @@ impl Discovery {
             owner: if line.launcher.is_of_libvirt() { Owner::Libvirt } else { Owner::Nobody },
             monitors: places::of_all(&self.processes, pid, &bound),
             bound,
+            pretty_monitors: line.pretty_monitors.clone(),
             agent: agent.and_then(|path| places::likely(&self.processes, pid, path)),
             launcher: line.launcher,
             device_files: if is_outside { Vec::new() } else { self.device_files(pid, &line.device_memory) },

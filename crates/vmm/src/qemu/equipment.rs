@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use memtide_model::Withheld;
 
-use super::arguments::{Argument, Arguments};
+use super::arguments::{Argument, Arguments, Source};
 use super::options::is_on;
 use super::ram::{GuestMemory, MemoryBlock};
 
@@ -32,6 +32,23 @@ pub struct Equipment {
     pub prealloc: bool,
     /// The pieces of RAM in their order.
     pub memory: Vec<MemoryArgument>,
+    /// The settings that are in files of `-readconfig`.
+    pub in_file: InFile,
+}
+
+/// The settings that are in files of `-readconfig`: there, they must be changed in the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InFile {
+    /// `[device]` or `[netdev]`: there are devices.
+    pub devices: bool,
+    /// `[object]`: there are memory backends.
+    pub memory: bool,
+    /// `[accel]`: the accelerator.
+    pub accel: bool,
+    /// `accel` of `[machine]`, which QEMU does not take beside `-accel`.
+    pub accel_of_machine: bool,
+    /// `mem-merge` of `[machine]`.
+    pub mem_merge: bool,
 }
 
 /// A balloon device on the command line.
@@ -45,6 +62,8 @@ pub struct BalloonArgument {
     pub deflate_on_oom: bool,
     /// Whether QEMU offers free page reporting to the guest.
     pub free_page_reporting: bool,
+    /// The place that tells it.
+    pub source: Source,
 }
 
 /// How a piece of RAM is held.
@@ -79,6 +98,9 @@ impl Equipment {
     }
 
     fn option(&mut self, all: &Arguments, argument: &Argument) {
+        if argument.source == Source::ConfigFile {
+            self.in_file.option(argument);
+        }
         match argument.name.as_str() {
             "mem-prealloc" => self.prealloc = true,
             "device" => self.device(all, argument),
@@ -130,6 +152,7 @@ impl Equipment {
                 deflate_on_oom: on("deflate-on-oom"),
                 free_page_reporting: on("free-page-reporting"),
                 id: properties.get("id"),
+                source: argument.source,
                 driver,
             });
         } else if pins(&driver) && !on("x-balloon-allowed") {
@@ -158,6 +181,25 @@ impl Equipment {
     #[must_use]
     pub fn is_filled_at_start(&self) -> bool {
         self.prealloc || self.memory.iter().any(|memory| memory.prealloc)
+    }
+}
+
+impl InFile {
+    fn option(&mut self, argument: &Argument) {
+        let has = |implied, key| argument.properties(implied).get(key).is_some();
+        match argument.name.as_str() {
+            "device" | "netdev" => self.devices = true,
+            "object" => {
+                let kind = argument.properties("qom-type").get("qom-type").unwrap_or_default();
+                self.memory |= kind.starts_with("memory-backend-");
+            }
+            "accel" => self.accel = true,
+            "machine" => {
+                self.accel_of_machine |= has("type", "accel");
+                self.mem_merge |= has("type", "mem-merge");
+            }
+            _ => {}
+        }
     }
 }
 
@@ -195,12 +237,26 @@ mod tests {
     }
 
     #[test]
+    fn what_a_file_sets_is_told_apart() {
+        let file =
+            b"[machine]\naccel = \"tcg\"\n[object \"m\"]\nqom-type = \"memory-backend-ram\"\nsize = \"1G\"\n\
+            [device \"b\"]\ndriver = \"virtio-balloon-pci\"\n";
+        let line = b"qemu\0-readconfig\0a.conf\0-machine\0mem-merge=off\0";
+        let found = Equipment::of(&Arguments::read(line, |_| Some(file.to_vec())));
+        let in_file = InFile { devices: true, memory: true, accel_of_machine: true, ..InFile::default() };
+        assert_eq!((found.in_file, found.balloon.unwrap().source), (in_file, Source::ConfigFile));
+        let typed = Equipment::parse(b"qemu\0-device\0virtio-balloon-pci\0");
+        assert_eq!((typed.in_file, typed.balloon.unwrap().source), (InFile::default(), Source::CommandLine));
+    }
+
+    #[test]
     fn a_balloon_is_read_from_options_and_from_json() {
         let full = BalloonArgument {
             driver: "virtio-balloon-pci".to_owned(),
             id: Some("balloon0".to_owned()),
             deflate_on_oom: true,
             free_page_reporting: true,
+            source: Source::CommandLine,
         };
         for text in [
             "virtio-balloon-pci,id=balloon0,deflate-on-oom=on,free-page-reporting=on",

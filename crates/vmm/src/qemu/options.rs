@@ -55,12 +55,9 @@ impl Default for Properties {
 }
 
 impl Properties {
-    /// Parses `text`. In options, a first part without `=` is the value of `implied`. JSON that cannot be read has no properties.
-    pub(super) fn parse(text: &str, implied: &str) -> Self {
-        if text.starts_with('{') {
-            return serde_json::from_str(text).map_or_else(|_| Self::default(), Self::Json);
-        }
-        Self::Options(Options::parse(text, implied))
+    /// Reads JSON. JSON that cannot be read has no properties.
+    pub(super) fn json(text: &str) -> Self {
+        serde_json::from_str(text).map_or_else(|_| Self::default(), Self::Json)
     }
 
     /// The value of `key`. A dot leads into an object of JSON.
@@ -193,8 +190,8 @@ mod tests {
 
     #[test]
     fn json_has_the_same_properties() {
-        let json = Properties::parse(r#"{"a":true,"b":{"c":"x"},"n":[0,2],"size":512}"#, "");
-        let options = Properties::parse("a=on,b.c=x,n=0,n=2,size=512", "");
+        let json = Properties::json(r#"{"a":true,"b":{"c":"x"},"n":[0,2],"size":512}"#);
+        let options = Properties::Options(Options::parse("a=on,b.c=x,n=0,n=2,size=512", ""));
         for properties in [&json, &options] {
             assert_eq!((properties.on("a"), properties.get("b.c").as_deref()), (Some(true), Some("x")));
             assert_eq!(
@@ -204,7 +201,7 @@ mod tests {
         }
         assert_eq!(options.size("size", 20), Some(Bytes::from_mib(512)));
         assert_eq!(json.size("size", 20), Some(Bytes::new(512)), "JSON counts bytes");
-        assert_eq!(Properties::parse("{broken", "x"), Properties::default());
+        assert_eq!(Properties::json("{broken"), Properties::default());
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl Strangers {
         if is_qemus(&called) {
             return true;
         }
-        if !has_arguments_of_qemu(&start) {
+        if !resembles_qemu(&start) {
             self.0.insert(pid, hash);
             return false;
         }
@@ -93,8 +93,10 @@ fn is_qemus(name: &str) -> bool {
     name.starts_with("qemu-system-") || name.starts_with("qemu-kvm")
 }
 
-/// Whether at least two of the arguments are QEMU's options, one of them not common to other VMMs.
-fn has_arguments_of_qemu(cmdline: &[u8]) -> bool {
+/// Whether at least two of these NUL-separated arguments are QEMU's options, one of them not common to other VMMs. The name of the program does not
+/// matter.
+#[must_use]
+pub fn resembles_qemu(cmdline: &[u8]) -> bool {
     let arguments = cmdline.split(|&byte| byte == 0).skip(1);
     let options = arguments.filter_map(|argument| {
         let option = argument.strip_prefix(b"--").or_else(|| argument.strip_prefix(b"-"))?;
@@ -122,7 +124,7 @@ mod tests {
 
     #[test]
     fn arguments_tell_a_qemu_from_other_vmms() {
-        let has = |arguments: &str| has_arguments_of_qemu(arguments.replace(' ', "\0").as_bytes());
+        let has = |arguments: &str| resembles_qemu(arguments.replace(' ', "\0").as_bytes());
         for qemu in [
             "my-vm -name a -m 512 -machine q35",
             "my-vm -m 512 -qmp unix:/run/a,server=on",
