@@ -91,12 +91,22 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
         out.row("under way", &format!("{asked} within {}", detail.now.since(asked.since)));
     }
     readings(&mut out, detail);
+    known(&mut out, detail);
+    changes(&mut out, detail);
+    out.text
+}
+
+/// What is known of the guest, and from where.
+fn known(out: &mut Lines, detail: &GuestDetail) {
     if !detail.facts.is_empty() {
         out.heading("what is known of it");
     }
     for fact in &detail.facts {
         out.row(&fact.about.to_string(), &format!("{} ({})", fact.says, fact.source));
     }
+}
+
+fn changes(out: &mut Lines, detail: &GuestDetail) {
     out.heading("last changes");
     if detail.changes.is_empty() {
         out.plain("  none since the daemon started");
@@ -110,7 +120,6 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
         };
         out.plain(&format!("  {ago} ago: {}: {}{answer}", change.change, change.reason));
     }
-    out.text
 }
 
 /// The tmpfs of the guest's memory file, or its NUMA node, in words.

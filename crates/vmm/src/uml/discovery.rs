@@ -211,7 +211,7 @@ impl Discovery {
                 break;
             }
             let is_early = self.early.contains_key(&pid);
-            if (self.processes.is_due(pid) || is_early) && (is_early || self.looks_like_uml(pid)) {
+            if is_early || (self.processes.is_due(pid) && self.looks_like_uml(pid)) {
                 changed |= self.read(pid, &boot);
             }
         }
