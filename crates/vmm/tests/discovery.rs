@@ -4,11 +4,12 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use common::{Process, Tree};
-use memtide_model::Bytes;
-use memtide_vmm::qemu::{Accel, BalloonOwner, Discovery, Launcher, Owner, QemuProcess, Source};
+use memtide_model::{Bytes, Users};
+use memtide_vmm::Backend;
+use memtide_vmm::qemu::{Accel, BalloonOwner, Discovery, Launcher, Owner, Qemu, QemuProcess, Source};
 
 const QEMU: &str = "qemu-system-x86";
 
@@ -54,6 +55,76 @@ fn scan(tree: &Tree) -> Vec<QemuProcess> {
     let mut discovery = Discovery::new(tree.root());
     discovery.scan().expect("a tree that can be read");
     discovery.processes().cloned().collect()
+}
+
+/// What people are told of the guest in a tree: subject, text and source.
+fn told(tree: &Tree) -> Vec<String> {
+    let found = Qemu::new(tree.root(), []).discover(true).expect("a tree that can be read").expect("news");
+    let facts = found.iter().flat_map(|found| &found.facts);
+    facts.map(|fact| format!("{}: {} ({})", fact.about, fact.says, fact.source)).collect()
+}
+
+#[test]
+fn people_are_told_what_is_known_and_from_where() {
+    let of_libvirt = told(&qemu(1, LIBVIRT));
+    for fact in [
+        "size: 1.25 GiB (the command line)",
+        "RAM: base memory 1.25 GiB, a shared memfd (the command line)",
+        "monitor: none: no QMP monitor on a Unix socket (the command line)",
+        "started by: libvirt (the command line)",
+        "its balloon: libvirt sets it (the command line)",
+    ] {
+        assert!(of_libvirt.contains(&fact.to_owned()), "{fact}: {of_libvirt:#?}");
+    }
+    let program = "/usr/bin/qemu-system-x86_64";
+    let plain = told(&qemu(
+        1,
+        &[
+            program,
+            "-machine",
+            "q35",
+            "-device",
+            "vfio-pci,host=65:00.0",
+            "-qmp",
+            "unix:/a\u{7}b,server=on",
+            "-object",
+            "memory-backend-file,id=m,size=64M,mem-path=/x,share=on",
+            "-device",
+            "ivshmem-plain,memdev=m",
+        ],
+    ));
+    for fact in [
+        "size: 128 MiB (a default of its VMM)",
+        "RAM: base memory 128 MiB, anonymous (a default of its VMM)",
+        "beside RAM: ivshmem 64 MiB, a shared mapping of /x (the command line)",
+        "monitor: /a\\u{7}b (the command line)",
+        "started by: an unknown launcher (the command line)",
+    ] {
+        assert!(plain.contains(&fact.to_owned()), "{fact}: {plain:#?}");
+    }
+    assert!(plain.iter().any(|fact| fact.starts_with("gives back: nothing: a device pins")), "{plain:#?}");
+    let many: Vec<String> =
+        (0..20).map(|number| format!("memory-backend-ram,id=m{number},size=1M")).collect();
+    let mut args = vec![program, "-m", "8"];
+    args.extend(many.iter().flat_map(|backend| ["-object", backend]));
+    let many = told(&qemu(1, &args));
+    assert!(many.contains(&"RAM: 5 more pieces (the command line)".to_owned()), "{many:#?}");
+}
+
+#[test]
+fn of_a_process_of_another_user_only_the_command_line_is_read() {
+    let tree = qemu(7, &[QEMU, "-name", "theirs", "-m", "64", "-qmp", "unix:/run/q,server=on"]);
+    let mut discovery = Discovery::new(tree.root());
+    let nobody = Users::new(Vec::new(), Vec::new());
+    discovery.admit(Some(nobody));
+    discovery.scan().unwrap();
+    let process = discovery.processes().next().unwrap();
+    assert_eq!((process.id.name(), process.is_outside), ("theirs", true));
+    assert!(process.monitors.is_empty() && process.bound.is_empty());
+    discovery.admit(None);
+    discovery.scan().unwrap();
+    let process = discovery.processes().next().unwrap();
+    assert!(!process.is_outside && process.monitors == [Path::new("/run/q")], "{process:?}");
 }
 
 #[test]
