@@ -99,11 +99,21 @@ fn is_mergeable(guest: &Guest) -> bool {
 }
 
 /// The machine's KSM; `None`, and a word about it, if it cannot be had.
-fn taken() -> Ksm {
+/// The machine's KSM for one test. Skips the test if somebody uses it.
+pub fn taken() -> Ksm {
     match Ksm::take() {
         Err(LabError::Missing(why)) => skip(&why),
         taken => taken.unwrap(),
     }
+}
+
+/// Waits until memory was merged and KSM sleeps again.
+pub fn until_merged(daemon: &Daemon) {
+    let merged = until("merged memory", JOB, || {
+        let ksm = ksm(daemon);
+        Ok((ksm.verdict == KsmVerdict::Sleeps && !ksm.seen.saved.is_zero()).then_some(()))
+    });
+    assert!(merged.is_ok(), "{}", told(daemon));
 }
 
 fn present() -> KsmSettings {

@@ -20,6 +20,7 @@ mod operator;
 mod policies;
 mod torn;
 mod uml;
+mod untouched;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -51,9 +52,10 @@ macro_rules! tests {
 }
 
 /// Tests that set something of the whole machine: each has the machine to itself.
-const ALONE: [Test; 2] = tests![
+const ALONE: [Test; 3] = tests![
     ksm::a_guest_shares_if_its_class_does,
     ksm::a_burst_merges_what_is_equal_and_a_kill_leaves_nothing_behind,
+    untouched::nor_are_they_while_ksm_merges,
 ];
 
 /// Tests that take minutes each, and show with real guests the effects that scenarios show in seconds. Each has the machine
@@ -83,7 +85,7 @@ const OTHERS: [Test; 28] = tests![
     old_and_new::an_old_qemu_beside_an_old_kernel,
     memtide::a_stall_is_answered_from_free_memory,
     memtide::a_stall_is_answered_from_a_donor,
-    memtide::a_template_of_other_guests_is_never_changed,
+    untouched::a_template_and_a_shared_image_are_never_changed,
     memtide::a_guest_that_lies_gains_only_its_share,
     memtide::a_reset_hurts_nobody,
     memtide::a_self_deflation_hurts_nobody,

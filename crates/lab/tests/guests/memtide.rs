@@ -1,6 +1,5 @@
 //! memtide with real guests. Each test has its own guests, and its daemon sees no others.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use memtide_lab::experiments::react::stall::{free, managing, move_to, need_and_grant, settled};
@@ -12,7 +11,7 @@ use memtide_lab::wait::until;
 use memtide_lab::work::exercise;
 use memtide_load::exerciser::content::Tally;
 use memtide_load::helper::wire::{Ask, Hugepages};
-use memtide_model::{Bytes, Polling, Verdict, Withheld};
+use memtide_model::{Bytes, Polling, Verdict};
 
 use crate::JOB;
 use crate::mib;
@@ -117,71 +116,6 @@ pub fn a_stall_is_answered_from_a_donor() {
     }
     daemon.stop().unwrap();
     guests.iter().for_each(unhurt);
-}
-
-/// A file of guest memory from which clones are made; removed when it is dropped.
-struct Template(PathBuf);
-
-impl Template {
-    const MIB: u64 = 256;
-    const SIZE: usize = 256 << 20;
-    const BYTE: u8 = 0xaa;
-
-    fn make() -> Self {
-        let path = PathBuf::from(format!("/dev/shm/memtide-template-{}", std::process::id()));
-        std::fs::write(&path, vec![Self::BYTE; Self::SIZE]).unwrap();
-        Self(path)
-    }
-
-    /// Fails if anybody has changed a byte of it, or punched a hole.
-    fn is_whole(&self) {
-        let content = std::fs::read(&self.0).unwrap();
-        assert_eq!(content.len(), Self::SIZE);
-        assert!(content.iter().all(|byte| *byte == Self::BYTE), "the template was changed");
-    }
-}
-
-impl Drop for Template {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// A guest whose memory is a private mapping of a file: QEMU would punch holes into the file for what its balloon takes.
-pub fn a_template_of_other_guests_is_never_changed() {
-    let run = prepare("test-template");
-    let template = Template::make();
-    let object = format!(
-        "memory-backend-file,id=clone,mem-path={},share=off,size={}M",
-        template.0.display(),
-        Template::MIB
-    );
-    let clone = Guest::builder("clone-1").memory(mib(Template::MIB)).deflate_on_oom(true).arguments(&[
-        "-object",
-        &object,
-        "-machine",
-        "memory-backend=clone",
-    ]);
-    let guests = crate::start(&run, [clone, crate::reporting("clone-2", mib(512), true)]);
-    // Less than both may cost together: without the template, the clone would give.
-    let daemon = Daemon::start(run.path(), &managing("clone-", mib(600))).unwrap();
-    daemon
-        .until("a clone that gives nothing", JOB, "clone-1", |detail| {
-            matches!(detail.status.report.verdict, Verdict::Withheld(Withheld::PrivateFile(_))).then_some(())
-        })
-        .unwrap();
-    let filled = fill(&guests[1], 3, 250);
-    daemon
-        .until("the other guest gives", JOB, "clone-2", |detail| {
-            (detail.status.report.actual < mib(512)).then_some(())
-        })
-        .unwrap();
-    assert_eq!(guests[0].actual().unwrap(), mib(Template::MIB));
-    template.is_whole();
-    verified(&guests[1], filled);
-    guests.iter().for_each(unhurt);
-    daemon.stop().unwrap();
-    template.is_whole();
 }
 
 fn verified(guest: &Guest, memory: Job) {
