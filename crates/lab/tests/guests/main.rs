@@ -10,6 +10,7 @@
 
 mod agent;
 mod density;
+mod ends;
 mod kills;
 mod ksm;
 mod lab;
@@ -60,7 +61,8 @@ const ALONE: [Test; 3] = tests![
 
 /// Tests that take minutes each, and show with real guests the effects that scenarios show in seconds. Each has the machine
 /// to itself, and runs only on request.
-const LONG: [Test; 12] = tests![
+const LONG: [Test; 13] = tests![
+    ends::fifty_ends_are_no_emergency,
     ksm::ten_kills_in_the_middle_of_bursts_leave_nothing_behind,
     no_harm::a_cache_in_use_is_left_to_its_guest,
     no_harm::a_smaller_cache_in_use_is_left_to_its_guest,
