@@ -10,4 +10,4 @@ mod mortal;
 mod skip;
 
 pub use mortal::Mortal;
-pub use skip::{skip, skipped, trial};
+pub use skip::{cannot_trace, skip, skipped, trial};

@@ -31,6 +31,22 @@ pub fn skipped(why: &str) {
     list("passed", thread.name().unwrap_or("a test"), why);
 }
 
+/// Why a confined memtide cannot tell here what guests cost; `None` if it can. root that has given up most of its rights reads the mappings only of
+/// processes with no more rights than it has itself, unless it has `CAP_SYS_PTRACE`.
+#[must_use]
+pub fn cannot_trace() -> Option<&'static str> {
+    const SYS_PTRACE: u64 = 1 << 19;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_ascii_whitespace().next().map(str::to_owned)
+    };
+    let is_root = field("Uid:").is_some_and(|user| user == "0");
+    let rights = field("CapEff:").and_then(|set| u64::from_str_radix(&set, 16).ok())?;
+    (is_root && rights & SYS_PTRACE == 0)
+        .then_some("a confined memtide of root reads the mappings of guests' processes with CAP_SYS_PTRACE, which this system does not give")
+}
+
 /// Says it on standard error itself, which no test captures, and in the list. `counted_as` is how the runner counts the test.
 fn list(counted_as: &str, name: &str, why: &str) {
     let why = why.replace('\n', " ");

@@ -46,6 +46,13 @@ pub fn needs_mounts() {
     }
 }
 
+/// Skips a test in which the cost of guests counts if a confined memtide of this user cannot read it.
+pub fn needs_costs() {
+    if let Some(why) = memtide_testing::cannot_trace() {
+        skip(why);
+    }
+}
+
 /// The program under test.
 pub fn memtide() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_memtide"))

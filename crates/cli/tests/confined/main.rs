@@ -16,7 +16,7 @@ use std::process::{Command, ExitCode};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use common::{Daemon, MIB, PLENTY, memtide, needs_root, play_or_run, until};
+use common::{Daemon, MIB, PLENTY, memtide, needs_costs, needs_root, play_or_run, until};
 use memtide_api::history::GuestChange;
 use memtide_api::view::{GuestStatus, Status};
 use memtide_api::{Client, Event};
@@ -95,6 +95,7 @@ fn segments(journal: &Path) -> Vec<PathBuf> {
 }
 
 fn root_manages() {
+    needs_costs();
     let directory = open_directory();
     let stage = Stage::new(directory.path()).unwrap();
     let guests: Vec<Actor> = (0..CROWD).map(|n| start(&stage, &format!("confined-{n}"))).collect();

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Daemon, MIB, memtide, play_or_run};
+use common::{Daemon, MIB, memtide, needs_costs, play_or_run};
 use memtide_api::view::GuestStatus;
 use memtide_host::{Meminfo, Root};
 use memtide_model::{Absence, Bytes, Polling};
@@ -194,6 +194,7 @@ struct Watched {
 }
 
 fn one_of_each_kind() {
+    needs_costs();
     let hostile = Setting::new("wire");
     let war = cost_little(
         &Setting::new("calm"),
@@ -207,6 +208,7 @@ fn one_of_each_kind() {
 }
 
 fn claims_of_900_gib() {
+    needs_costs();
     // More than any machine that runs this test.
     let memory = Meminfo::read(&Root::system()).unwrap().total;
     let claim = Bytes::from_mib(900 << 10).max(memory.mul_div(2, 1));
@@ -267,6 +269,7 @@ fn outside_users() {
 }
 
 fn agents_of_each_kind() {
+    needs_costs();
     let hostile = Setting::new("wild");
     let war = cost_little(
         &Setting::new("tame"),

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use common::{Daemon, memtide, needs_root, play_or_run, until};
+use common::{Daemon, memtide, needs_costs, needs_root, play_or_run, until};
 use memtide_api::view::{GuestStatus, Status};
 use memtide_model::Bytes;
 use memtide_testing::{Mortal, skip, trial};
@@ -197,6 +197,7 @@ fn beside_hostile() {
 }
 
 fn tmpfs_in_the_ledger() {
+    needs_costs();
     let space = rustix::fs::statvfs(SHM).unwrap();
     if space.f_blocks == 0 {
         skip(&format!("{SHM} has no limit here"));
