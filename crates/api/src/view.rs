@@ -375,6 +375,7 @@ fn facts(seen: &GuestSeen, history: &History) -> Vec<Fact> {
         facts.push(Fact::new(About::Size, format!("{}{plugged}", seen.told.full), FactSource::Vmm));
     }
     if let Some(why @ Withheld::GivesNothing { .. }) = &seen.withheld {
+        facts.retain(|fact| fact.about != About::Gives);
         facts.push(Fact::new(About::Gives, format!("nothing: {why}"), FactSource::Kernel));
     }
     facts.sort_by_key(|fact| fact.about);

@@ -19,7 +19,7 @@ use crate::table::{Align, lines};
 /// The width of the bar in characters.
 const BAR: u64 = 72;
 /// How free memory comes back without a balloon.
-const REPORTING: &str = "by free page reporting in the guests that have it off";
+const REPORTING: &str = "by free page reporting if it is turned on in the remaining guests";
 /// Clears a terminal, and begins at its top.
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
@@ -395,7 +395,7 @@ mod tests {
         2 GiB = █ guests 1.02 GiB + ▒ torn 100 MiB + ▓ other 60 MiB + · free 746 MiB + ░ reserve 102 MiB
         guests' worst case 1.46 GiB, plus 604 MiB for self-deflation
         guests lack 64 MiB; 20 MiB can be granted now
-        reclaimable: 300 MiB by ballooning, or 120 MiB by free page reporting in the guests that have it off
+        reclaimable: 300 MiB by ballooning, or 120 MiB by free page reporting if it is turned on in the remaining guests
         /tmp/1: 40 MiB of 512 MiB free, with the memory of 1 guest; 30 MiB can be granted there
         /tmp/2: 40 MiB of 512 MiB free, with the memory of 2 guests: 70 MiB missing for the commitment
         when it is full, guests in it are killed: make it larger
@@ -424,7 +424,7 @@ mod tests {
             reclaimable(&mut out, &savings);
             out
         };
-        let reporting = "by free page reporting in the guests that have it off\n";
+        let reporting = "by free page reporting if it is turned on in the remaining guests\n";
         assert_eq!(told(50, 200), format!("reclaimable: 50 MiB by ballooning, or 200 MiB {reporting}"));
         assert_eq!(told(0, 200), format!("reclaimable: 200 MiB {reporting}"));
         assert_eq!((told(50, 0).as_str(), told(0, 0).as_str()), ("reclaimable: 50 MiB by ballooning\n", ""));

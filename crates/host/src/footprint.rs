@@ -7,18 +7,19 @@
 //! **Rule.**
 //!
 //! ```text
-//! footprint = resident − program − elsewhere − merged + huge
+//! footprint = resident − program − for others − merged + huge
 //!           + (blocks − shared, if the files hold more than the process has mapped)
 //! ```
 //!
 //! If guest RAM is a shared memory file, the process may have mapped only a part of the file's memory. Another process, a vhost-user device
 //! or an earlier mapping may have filled the rest, and the kernel never counts hugetlbfs pages as resident. The file's blocks give the true
-//! size, and each file counts once. Here, `shared` excludes the program and what counts elsewhere.
+//! size, and each file counts once. Here, `shared` excludes the program and what counts for others.
 //!
 //! The program is page cache that all guests share. QEMU's program takes 27 MiB: counted once for each guest, it made a host with 13 guests
 //! look 340 MiB fuller than it was. It is read from time to time, together with the mappings.
 //!
-//! *Huge* is guest RAM in private mappings of hugetlbfs, which neither the kernel's count nor a file's blocks has. *Elsewhere* is the memory of files that several guests have (ivshmem, clones of a template) and that counts for another one of them.
+//! *Huge* is guest RAM in private mappings of hugetlbfs, which neither the kernel's count nor a file's blocks has. *For others* is the memory of
+//! files that several guests have (ivshmem, clones of a template), if it counts for another one of them.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +27,9 @@ use memtide_model::{Bytes, PageSize, Span};
 
 use crate::ksm::{KsmPages, pages};
 use crate::process::{Statm, gone, parse_stat};
-use crate::{FileId, HostError, ParseError, Root, Scratch, SharedRam, Source, page_size, start_time};
+use crate::{
+    FileId, FilePart, HostError, ParseError, Root, Scratch, SharedRam, Source, page_size, start_time,
+};
 
 /// The cost of a guest's process to the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,9 +39,11 @@ pub struct Footprint {
     /// The resident part of the VMM's program and libraries.
     pub program: Bytes,
     /// The resident part of files that count for another guest.
-    pub elsewhere: Bytes,
+    pub for_others: FilePart,
     /// Resident guest RAM in private mappings of hugetlbfs, which `statm` leaves out.
     pub huge: Bytes,
+    /// The part of the footprint in pools of huge pages.
+    pub in_pool: Bytes,
     /// The part of the resident memory that KSM saves.
     pub merged: Bytes,
     /// The memory that the guest's shared memory files hold.
@@ -51,7 +56,7 @@ impl Footprint {
     /// The cost in one number.
     #[must_use]
     pub fn total(&self) -> Bytes {
-        let others = self.program.saturating_add(self.elsewhere).min(self.statm.shared);
+        let others = self.program.saturating_add(self.for_others.all()).min(self.statm.shared);
         let unmapped = self.blocks.saturating_sub(self.statm.shared.saturating_sub(others));
         let own = self.statm.resident.saturating_sub(others).saturating_sub(self.merged);
         assert!(own <= self.statm.resident && unmapped <= self.blocks, "a cost has a source");
@@ -71,7 +76,7 @@ pub struct ProcessReader {
     ram: SharedRam,
     program: Bytes,
     huge: Bytes,
-    elsewhere: BTreeMap<FileId, Bytes>,
+    for_others: BTreeMap<FileId, FilePart>,
 }
 
 impl ProcessReader {
@@ -93,7 +98,7 @@ impl ProcessReader {
                 ram: SharedRam::default(),
                 program: Bytes::ZERO,
                 huge: Bytes::ZERO,
-                elsewhere: BTreeMap::new(),
+                for_others: BTreeMap::new(),
             })
         };
         open().map_err(|error| gone(pid, error))
@@ -133,8 +138,11 @@ impl ProcessReader {
     }
 
     /// Leaves these files out of all further footprints, each with what this process has of it: they count for another guest.
-    pub fn set_elsewhere(&mut self, files: BTreeMap<FileId, Bytes>) {
-        self.elsewhere = files;
+    /// Returns whether that has changed.
+    pub fn set_for_others(&mut self, files: BTreeMap<FileId, FilePart>) -> bool {
+        let has_changed = self.for_others != files;
+        self.for_others = files;
+        has_changed
     }
 
     /// The cost of the process. `ksm` is the global state of the same tick.
@@ -146,11 +154,22 @@ impl ProcessReader {
             let statm = self.statm.parse_line(scratch, |text| self.parse(text))?;
             let merged = pages::saved(self.merging.as_ref(), ksm, scratch)?;
             let stat = self.stat.parse_line(scratch, parse_stat).ok();
-            let (blocks, cpu_time) =
-                (self.ram.blocks_beside(&self.elsewhere), stat.map(|stat| stat.cpu_time()));
-            let elsewhere = Bytes::sum(self.elsewhere.values().copied());
-            let (program, huge) = (self.program, self.huge);
-            Ok(Footprint { statm, program, elsewhere, huge, merged, blocks, cpu_time })
+            let blocks = self.ram.blocks_beside(&self.for_others);
+            let mut for_others = FilePart::default();
+            for part in self.for_others.values() {
+                for_others.ram = for_others.ram.saturating_add(part.ram);
+                for_others.beside_ram = for_others.beside_ram.saturating_add(part.beside_ram);
+            }
+            Ok(Footprint {
+                statm,
+                program: self.program,
+                for_others,
+                huge: self.huge,
+                in_pool: blocks.huge.saturating_add(self.huge),
+                merged,
+                blocks: blocks.all,
+                cpu_time: stat.map(|stat| stat.cpu_time()),
+            })
         };
         let footprint: Footprint = read(scratch).map_err(|error| gone(self.pid, error))?;
         // A zombie (ended, but not yet waited for) has no memory, and its `statm` is all zeros.
@@ -172,7 +191,7 @@ mod tests {
     use memtide_testing::Mortal;
     use std::process::{Command, Stdio};
 
-    const fn footprint(resident: u64, shared: u64, merged: u64, blocks: u64) -> Footprint {
+    fn footprint(resident: u64, shared: u64, merged: u64, blocks: u64) -> Footprint {
         Footprint {
             statm: Statm {
                 mapped: Bytes::ZERO,
@@ -180,8 +199,9 @@ mod tests {
                 shared: Bytes::from_mib(shared),
             },
             program: Bytes::from_mib(25),
-            elsewhere: Bytes::ZERO,
+            for_others: FilePart::default(),
             huge: Bytes::ZERO,
+            in_pool: Bytes::ZERO,
             merged: Bytes::from_mib(merged),
             blocks: Bytes::from_mib(blocks),
             cpu_time: None,
@@ -200,8 +220,9 @@ mod tests {
         // The program never exceeds the shared memory: its value may be old.
         assert_eq!(footprint(300, 5, 0, 0).total(), Bytes::from_mib(295));
         // 100 MiB of what is mapped count for another guest.
-        let elsewhere = Footprint { elsewhere: Bytes::from_mib(100), ..footprint(260, 225, 0, 0) };
-        assert_eq!(elsewhere.total(), Bytes::from_mib(135));
+        let for_others = FilePart { ram: Bytes::from_mib(70), beside_ram: Bytes::from_mib(30) };
+        let shared = Footprint { for_others, ..footprint(260, 225, 0, 0) };
+        assert_eq!(shared.total(), Bytes::from_mib(135));
         let huge = Footprint { huge: Bytes::from_mib(512), ..footprint(60, 25, 0, 0) };
         assert_eq!(huge.total(), Bytes::from_mib(35 + 512));
         // Inconsistent counters never go below zero.

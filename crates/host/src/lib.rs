@@ -70,7 +70,7 @@ pub use process::{Stat, Statm, start_time, statm};
 pub use regular::{open_regular, read_regular};
 pub use root::{Root, page_size};
 pub use run_time::RunTime;
-pub use shared_ram::{FileId, SharedRam};
+pub use shared_ram::{FileId, FilePart, SharedRam};
 pub use smaps::Mapping;
 pub use source::{Scratch, Source};
 pub use split::{Split, SplitError, can_split, split};

@@ -38,7 +38,7 @@ use std::path::{Path, PathBuf};
 use memtide_model::{Bytes, Withheld};
 
 use crate::shared_ram::{MEMFD, is_named};
-use crate::{FileId, HostError, Mapping, Root};
+use crate::{FileId, FilePart, HostError, Mapping, Root};
 
 /// The part of other memory to allow for the growth of stacks, heaps and queues, if that is more than the least.
 const GROWTH_PART: u64 = 8;
@@ -46,7 +46,7 @@ const GROWTH_PART: u64 = 8;
 /// The least size of guest RAM whose block is not known.
 const LEAST_RAM: Bytes = Bytes::from_mib(32);
 
-/// Smaller mappings of files are not worth a look at who else has them.
+/// Smaller file mappings are not compared between guests.
 const LEAST_FILE: Bytes = Bytes::from_mib(1);
 /// The most files of one process that are compared with those of others.
 const MOST_FILES: usize = 32;
@@ -104,14 +104,12 @@ pub struct Mappings {
     pub ram_mapped: Bytes,
     /// Guest RAM made of pages of hugetlbfs.
     pub ram_huge: Bytes,
-    /// The resident part of it.
-    pub ram_huge_resident: Bytes,
-    /// The part of that in private mappings: the blocks of no file count it.
+    /// The resident part of it in private mappings: the blocks of no file count it.
     pub ram_huge_private: Bytes,
     /// Whether some of the RAM that was found is shared memory of a file: other processes may hold more of it.
     pub ram_is_shared: bool,
-    /// The files with most resident memory here, apart from programs, each with as much of it. Other guests may have the same files.
-    pub files: BTreeMap<FileId, Bytes>,
+    /// The files with most resident memory here, apart from programs. Other guests may have the same files.
+    pub files: BTreeMap<FileId, FilePart>,
     /// Why guest RAM that is given brings the host nothing, or hurts others.
     pub withheld: Option<Withheld>,
 }
@@ -167,12 +165,11 @@ impl Mappings {
                 if mapping.is_huge {
                     let private = if mapping.is_private { mapping.resident } else { Bytes::ZERO };
                     add(&mut seen.ram_huge, mapping.size());
-                    add(&mut seen.ram_huge_resident, mapping.resident);
                     add(&mut seen.ram_huge_private, private);
                 }
             }
             if !is_program(mapping) {
-                seen.note_file(mapping);
+                seen.note_file(mapping, is_ram);
             }
             if is_ram {
                 seen.ram_is_shared |= !mapping.is_private && mapping.inode != 0;
@@ -197,23 +194,26 @@ impl Mappings {
     }
 
     /// Notes what is resident of a mapping's file itself, without the pages that became the process's own.
-    fn note_file(&mut self, mapping: &Mapping) {
+    fn note_file(&mut self, mapping: &Mapping, is_ram: bool) {
         // The kernel does not count pages of hugetlbfs as resident.
         let resident = match mapping.is_huge {
             true => Bytes::ZERO,
             false => mapping.resident.saturating_sub(mapping.anonymous),
         };
-        if let Some(file) = mapping.file()
+        // Segments of System V are numbered by each IPC namespace, and share a device with memfds: their number names no file.
+        let file = mapping.file().filter(|_| !mapping.name.starts_with("/SYSV"));
+        if let Some(file) = file
             && mapping.size() >= LEAST_FILE
         {
-            add(self.files.entry(file).or_default(), resident);
+            let part = self.files.entry(file).or_default();
+            add(if is_ram { &mut part.ram } else { &mut part.beside_ram }, resident);
         }
     }
 
     fn keep_largest_files(&mut self) {
         if self.files.len() > MOST_FILES {
-            let mut all: Vec<(FileId, Bytes)> = std::mem::take(&mut self.files).into_iter().collect();
-            all.sort_by_key(|(_, resident)| std::cmp::Reverse(*resident));
+            let mut all: Vec<(FileId, FilePart)> = std::mem::take(&mut self.files).into_iter().collect();
+            all.sort_by_key(|(_, part)| std::cmp::Reverse(part.all()));
             self.files = all.into_iter().take(MOST_FILES).collect();
         }
     }

@@ -119,7 +119,7 @@ impl ProcFs {
     /// read.
     #[must_use]
     pub fn cmdline(&self, pid: u32) -> Option<Vec<u8>> {
-        self.memory_of(pid, "cmdline", LONGEST_CMDLINE)
+        self.memory_of(pid, "cmdline", LONGEST_CMDLINE)?.ok().filter(|bytes| !bytes.is_empty())
     }
 
     /// The first `most` bytes of the regular file at a path as the process sees it: below its root, or below its working directory.
@@ -145,23 +145,22 @@ impl ProcFs {
         regular::below(&from, path)
     }
 
-    /// The first 4 KiB of the arguments; `None` if there are none, or if they take too long to read.
+    /// The first 4 KiB of the arguments; empty if there are none. `None` if they take too long to read.
     #[must_use]
     pub fn start_of_cmdline(&self, pid: u32) -> Option<Vec<u8>> {
-        self.memory_of(pid, "cmdline", START_OF_CMDLINE)
+        Some(self.memory_of(pid, "cmdline", START_OF_CMDLINE)?.unwrap_or_default())
     }
 
     /// The environment that the process was started with; `None` also if it may not be read, or takes too long.
     #[must_use]
     pub fn environment(&self, pid: u32) -> Option<Vec<u8>> {
-        self.memory_of(pid, "environ", LONGEST_ENVIRONMENT)
+        self.memory_of(pid, "environ", LONGEST_ENVIRONMENT)?.ok()
     }
 
-    /// The first `most` bytes of a file that the kernel reads from the memory of its process; `None` if there are none.
-    fn memory_of(&self, pid: u32, name: &str, most: u64) -> Option<Vec<u8>> {
+    /// The first `most` bytes of a file that the kernel reads from the memory of its process; `None` if that takes too long.
+    fn memory_of(&self, pid: u32, name: &str, most: u64) -> Option<io::Result<Vec<u8>>> {
         let path = self.file(pid, name);
-        let bytes = within(pid, CMDLINE_WITHIN, move || read(&path, most))?;
-        bytes.ok().filter(|bytes| !bytes.is_empty())
+        within(pid, CMDLINE_WITHIN, move || read(&path, most))
     }
 
     /// The value of a variable in the environment that the process was started with; `None` also if it may not be read.

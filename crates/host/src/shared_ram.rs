@@ -38,9 +38,25 @@ pub(crate) const MEMFD: &str = "/memfd:";
 /// The shared memory files that hold a guest's RAM, each listed once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SharedRam {
-    files: BTreeMap<FileId, PathBuf>,
+    files: BTreeMap<FileId, File>,
     /// The tmpfs that can have a limit and in which the largest files of these are.
     tmpfs: Option<InTmpfs>,
+}
+
+/// A way to a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct File {
+    path: PathBuf,
+    /// It consists of huge pages of a pool.
+    is_huge: bool,
+}
+
+/// What files hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Blocks {
+    pub(crate) all: Bytes,
+    /// The part of it in pools of huge pages.
+    pub(crate) huge: Bytes,
 }
 
 /// The files in one tmpfs.
@@ -60,6 +76,23 @@ pub struct FileId {
     pub device: u64,
     /// Its number there.
     pub inode: u64,
+}
+
+/// What is resident of a file in the mappings of one process, without the pages that became the process's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FilePart {
+    /// The part that is guest RAM.
+    pub ram: Bytes,
+    /// The rest.
+    pub beside_ram: Bytes,
+}
+
+impl FilePart {
+    /// Both together.
+    #[must_use]
+    pub const fn all(self) -> Bytes {
+        self.ram.saturating_add(self.beside_ram)
+    }
 }
 
 impl SharedRam {
@@ -121,17 +154,20 @@ impl SharedRam {
     /// The memory that the files hold. A file that is gone holds nothing.
     #[must_use]
     pub fn blocks(&self) -> Bytes {
-        self.blocks_beside(&BTreeMap::new())
+        self.blocks_beside(&BTreeMap::new()).all
     }
 
-    /// The memory that the files hold, without those that count `elsewhere`.
-    #[must_use]
-    pub fn blocks_beside(&self, elsewhere: &BTreeMap<FileId, Bytes>) -> Bytes {
-        let own = self.files.iter().filter(|(id, _)| !elsewhere.contains_key(id));
-        Bytes::sum(own.filter_map(|(id, path)| {
-            let seen = Seen::at(path)?;
-            (seen.id == *id).then_some(seen.blocks)
-        }))
+    /// The memory that the files hold, without those that count `for_others`.
+    pub(crate) fn blocks_beside(&self, for_others: &BTreeMap<FileId, FilePart>) -> Blocks {
+        let mut blocks = Blocks::default();
+        for (id, file) in self.files.iter().filter(|(id, _)| !for_others.contains_key(id)) {
+            let Some(seen) = Seen::at(&file.path).filter(|seen| seen.id == *id) else { continue };
+            blocks.all = blocks.all.saturating_add(seen.blocks);
+            if file.is_huge {
+                blocks.huge = blocks.huge.saturating_add(seen.blocks);
+            }
+        }
+        blocks
     }
 
     /// Adds a file, also to those of its tmpfs, by its device.
@@ -146,7 +182,7 @@ impl SharedRam {
             let files = tmpfs.entry(seen.id.device).or_insert_with(first);
             files.hold = files.hold.saturating_add(seen.size);
         }
-        self.files.insert(seen.id, path);
+        self.files.insert(seen.id, File { path, is_huge: kind != TMPFS });
     }
 }
 
@@ -231,7 +267,11 @@ mod tests {
         let status = file.metadata().unwrap();
         let id = FileId { device: status.dev(), inode: status.ino() };
         assert!(ram.files().any(|file| file == id));
-        assert_eq!(ram.blocks_beside(&BTreeMap::from([(id, Bytes::ZERO)])), before, "it counts elsewhere");
+        assert_eq!(
+            ram.blocks_beside(&BTreeMap::from([(id, FilePart::default())])).all,
+            before,
+            "it counts elsewhere"
+        );
         drop((file, again));
         assert_eq!(ram.blocks(), before);
     }

@@ -4,17 +4,18 @@
 //! system of its owner. Nothing ends such a wait but the other side.
 //!
 //! **Rule.** A reading runs on a thread beside its caller. If it overruns, the caller goes on without it, and its thread is left behind until the
-//! reading ends. Until then, and for [`PAUSE`] times as long as it took, nobody reads that process again. No more than [`MOST_BEHIND`] threads are
-//! left behind: then nothing is read before one of them has ended.
+//! reading ends. Until then, and for [`PAUSE`] times as long as it took, nobody reads that process again. No caller leaves more than [`MOST_BEHIND`]
+//! threads behind: then it reads nothing before one of them has ended. Each thread is a caller of its own: a process that holds up the search for guests does not hold up
+//! the readings of known ones.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-/// The most threads that are left behind.
+/// The most threads that one caller leaves behind.
 pub const MOST_BEHIND: usize = 16;
 /// How many times as long as it took a process is left alone after a reading that overran. So one process takes a ninth of a thread's time at most.
 const PAUSE: u32 = 8;
@@ -31,8 +32,8 @@ static LATE: Mutex<BTreeMap<u32, Late>> = Mutex::new(BTreeMap::new());
 
 #[derive(Clone, Copy, Debug)]
 enum Late {
-    /// Its thread is left behind. The reading began then.
-    Since(Instant),
+    /// Its thread is left behind. The reading began then, for this caller.
+    Since(Instant, ThreadId),
     /// It has ended. The process is not read until then.
     Until(Instant),
 }
@@ -64,7 +65,7 @@ pub fn within<T: Send + 'static>(
         Err(RecvTimeoutError::Disconnected) => return None,
         Err(RecvTimeoutError::Timeout) => {}
     }
-    late().insert(pid, Late::Since(begun));
+    late().insert(pid, Late::Since(begun, thread::current().id()));
     // It may have ended since.
     let at_last = results.try_recv().ok();
     if at_last.is_some() {
@@ -77,7 +78,8 @@ pub fn within<T: Send + 'static>(
 fn is_read(pid: u32, now: Instant) -> bool {
     let mut late = late();
     late.retain(|_, late| !matches!(late, Late::Until(until) if *until <= now));
-    let behind = late.values().filter(|late| matches!(late, Late::Since(_))).count();
+    let ours = thread::current().id();
+    let behind = late.values().filter(|late| matches!(late, Late::Since(_, by) if *by == ours)).count();
     behind < MOST_BEHIND && !late.contains_key(&pid)
 }
 
@@ -85,7 +87,7 @@ fn is_read(pid: u32, now: Instant) -> bool {
 fn has_ended(pid: u32) {
     let now = Instant::now();
     if let Some(late) = late().get_mut(&pid)
-        && let Late::Since(begun) = *late
+        && let Late::Since(begun, _) = *late
     {
         *late = Late::Until(now + now.duration_since(begun) * PAUSE);
     }
@@ -130,5 +132,22 @@ mod tests {
         let on = || within(u32::MAX - 2, PLENTY, || thread::current().id()).unwrap();
         assert_eq!(on(), on());
         assert_ne!(on(), thread::current().id());
+    }
+
+    #[test]
+    fn one_caller_that_is_held_up_does_not_hold_up_another() {
+        let (go, wait) = channel::<()>();
+        let wait = std::sync::Arc::new(Mutex::new(wait));
+        let holds_up = move || {
+            for pid in 0..u32::try_from(MOST_BEHIND).unwrap() {
+                let wait = std::sync::Arc::clone(&wait);
+                let read = move || wait.lock().is_ok_and(|wait| wait.recv().is_ok());
+                assert!(within(u32::MAX - 100 - pid, Duration::ZERO, read).is_none());
+            }
+            assert_eq!(within(u32::MAX - 99, PLENTY, || 7), None, "it has left too many behind");
+        };
+        thread::spawn(holds_up).join().unwrap();
+        assert_eq!(within(u32::MAX - 99, PLENTY, || 7), Some(7));
+        drop(go);
     }
 }

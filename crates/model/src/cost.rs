@@ -33,17 +33,22 @@ pub struct Cost {
     /// Guest memory in a pool of huge pages. The pages of the pool that nobody uses yet are part of the host's other use.
     #[serde(skip_serializing_if = "Bytes::is_nothing", default)]
     pub in_pool: Bytes,
-    /// The part of it that is resident, and so in the footprint, up to half a minute old.
+    /// The part of it that is resident, and so in the footprint.
     #[serde(skip_serializing_if = "Bytes::is_nothing", default)]
     pub in_pool_resident: Bytes,
+    /// The guest's resident memory in files that count for another guest, which has them, too.
+    #[serde(skip_serializing_if = "Bytes::is_nothing", default)]
+    pub for_others: Bytes,
 }
 
 impl Cost {
-    /// The guest's memory that is in no footprint and that it still uses: what KSM merged, and what is in swap, as far as that is known.
+    /// The guest's memory that is not in its footprint and that it still uses: what KSM merged, what is in swap, as far as that is known, and what counts
+    /// for another guest.
     #[must_use]
     pub fn elsewhere(&self) -> Bytes {
         let parts = [&self.merged, &self.swapped];
-        Bytes::sum(parts.map(|reading| reading.latest().copied().unwrap_or_default()))
+        let parts = parts.map(|reading| reading.latest().copied().unwrap_or_default());
+        Bytes::sum(parts.into_iter().chain([self.for_others]))
     }
 
     /// The guest's memory that the ledger counts in the host's other use: pages of a pool that are kept for it.
@@ -67,6 +72,7 @@ impl Cost {
             overhead_bound,
             in_pool: Bytes::ZERO,
             in_pool_resident: Bytes::ZERO,
+            for_others: Bytes::ZERO,
         }
     }
 }

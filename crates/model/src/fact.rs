@@ -15,7 +15,7 @@ pub struct Fact {
     pub source: FactSource,
 }
 
-/// What a fact is about. In this order, people read them.
+/// What a fact is about. Facts are shown in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum About {

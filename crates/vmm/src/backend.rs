@@ -34,7 +34,7 @@ pub trait Backend: Send {
     fn discover(&mut self, ended: bool) -> Result<Option<Vec<Found>>, DiscoverError>;
 
     /// Only guests of these users are shown; `None`: those of all. Of another user's guest, a backend needs no more than its name, its process and its
-    /// user, and must read no file that it names: any user may start programs that look like guests.
+    /// user, and must read no file that it names: any user may start programs that look like guests. The next [`discover`](Backend::discover) returns all guests.
     fn admit(&mut self, _users: Option<&Users>) {}
 
     /// Makes the way to a guest of the last [`discover`](Backend::discover). Must not wait for the guest: the control connects later.

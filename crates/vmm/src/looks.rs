@@ -2,8 +2,8 @@
 //!
 //! **Problem.** A look reads processes of strangers. It can take long, and no decision may wait for it.
 //!
-//! **Rule.** One look is under way at a time. The thread owns the backends: it looks, and makes the controls of guests that are new. Its end removes
-//! what they have made in the file system, so the engine waits for that, but not for a look that hangs.
+//! **Rule.** One look is under way at a time. The thread owns the backends: it looks, and makes the controls of guests that are new. When the thread ends, the backends
+//! remove their files. The engine waits for that for a second at most: a look may hang.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ pub(crate) struct Order {
     pub(crate) admitted: Option<Admitted>,
 }
 
-/// The longest that an end waits for the backends' own.
-const ENDS_WITHIN: Duration = Duration::from_millis(500);
+/// The longest wait for the end of the thread.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
 /// The control of a guest, or why its backend leaves it alone.
 pub(crate) type Made = (GuestId, Result<Box<dyn Control>, Absence>);

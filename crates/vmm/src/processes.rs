@@ -4,7 +4,7 @@
 //! such a process can still become a guest (a script that prepares a network and then executes the VMM). So it is read again while
 //! it is young, and in turn afterwards. If the kernel has not assigned a new process number, the previous list is used again.
 //!
-//! A scan reads for [`READS_WITHIN`] at most. The processes that it did not come to are the first of the next scan.
+//! For callers that scan again and again, a scan can be limited to [`READS_WITHIN`]. The next scan then begins with the processes left over.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,7 +20,7 @@ const TURNS: u32 = 8;
 /// Scans for new processes make the process list again once in this many scans, even if no process is new.
 const LISTS: u32 = 4;
 
-/// The longest that one scan reads processes. A thousand guests take about a second.
+/// The longest that a limited scan reads processes. A thousand guests take about a second.
 const READS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Why the processes of this host could not be listed.
@@ -56,6 +56,7 @@ pub(crate) struct Processes {
     /// The process that the next scan begins with, and when the present one began.
     first: u32,
     begun: Instant,
+    is_limited: bool,
 }
 
 impl Processes {
@@ -69,6 +70,7 @@ impl Processes {
             turn: 0,
             first: 0,
             begun: Instant::now(),
+            is_limited: false,
         }
     }
 
@@ -119,6 +121,11 @@ impl Processes {
         Ok(pids)
     }
 
+    /// Limits all further scans.
+    pub(crate) const fn limit_scans(&mut self) {
+        self.is_limited = true;
+    }
+
     /// The listed processes in the order in which this scan reads them.
     pub(crate) fn in_order(&mut self, mut pids: Vec<u32>) -> Vec<u32> {
         self.begun = Instant::now();
@@ -130,7 +137,7 @@ impl Processes {
 
     /// Whether this scan has time to read a process. Otherwise, the next one begins with it.
     pub(crate) fn has_time_for(&mut self, pid: u32) -> bool {
-        let has_time = self.begun.elapsed() < READS_WITHIN;
+        let has_time = !self.is_limited || self.begun.elapsed() < READS_WITHIN;
         if !has_time {
             self.first = pid;
         }
@@ -196,6 +203,8 @@ mod tests {
         assert_eq!(processes.in_order(vec![1, 2, 3, 4]), [1, 2, 3, 4]);
         assert!(processes.has_time_for(1));
         processes.begun = Instant::now().checked_sub(READS_WITHIN).unwrap();
+        assert!(processes.has_time_for(3), "it is not limited");
+        processes.limit_scans();
         assert!(!processes.has_time_for(3));
         assert_eq!(processes.in_order(vec![1, 2, 3, 4]), [3, 4, 1, 2]);
         assert_eq!(processes.in_order(vec![1, 2]), [1, 2]);

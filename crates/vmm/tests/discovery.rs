@@ -70,7 +70,7 @@ fn people_are_told_what_is_known_and_from_where() {
     for fact in [
         "size: 1.25 GiB (the command line)",
         "RAM: base memory 1.25 GiB, a shared memfd (the command line)",
-        "monitor: none: no QMP monitor on a Unix socket (the command line)",
+        "monitor: none: libvirt owns this guest (the command line)",
         "started by: libvirt (the command line)",
         "its balloon: libvirt sets it (the command line)",
     ] {
@@ -108,7 +108,7 @@ fn people_are_told_what_is_known_and_from_where() {
     let mut args = vec![program, "-m", "8"];
     args.extend(many.iter().flat_map(|backend| ["-object", backend]));
     let many = told(&qemu(1, &args));
-    assert!(many.contains(&"RAM: 5 more pieces (the command line)".to_owned()), "{many:#?}");
+    assert!(many.contains(&"RAM: 5 further pieces (the command line)".to_owned()), "{many:#?}");
 }
 
 #[test]

@@ -5,10 +5,11 @@
 //! discovery, then less and less often if more or less is mapped, and in any case every `MAPPINGS_EVERY`, or every two seconds for each guest. Only
 //! for the first reading of a new guest an observation waits a little.
 //!
-//! If so much more is mapped that it can be memory that was plugged, the VMM is asked for its sizes first. Otherwise it would count as memory of
-//! the VMM that the guest can fill.
+//! If a process has mapped at least [`LEAST_PLUGGED`] more, memory may have been plugged, so its VMM is asked for the sizes first. Otherwise it would
+//! count as memory of the VMM that the guest can fill.
 //!
-//! A file that several guests have (ivshmem, a template and its clones) counts for the first of them, by their identities.
+//! A file that several guests of one user have (ivshmem, a template and its clones) counts for the first of them, by their identities. A guest of
+//! another user could take a file for its own only to burden others.
 //!
 //! A guest's torn huge pages are read together with its mappings, and each second while the host has many (less often with many guests).
 
@@ -19,7 +20,8 @@ use std::time::{Duration, Instant};
 
 use memtide_api::history::History;
 use memtide_host::{
-    Cgroup, FileId, Footprint, HostError, KsmPages, KsmReader, ProcessReader, Root, Scratch, name_of_tmpfs,
+    Cgroup, FileId, FilePart, Footprint, HostError, KsmPages, KsmReader, ProcessReader, Root, Scratch,
+    name_of_tmpfs,
 };
 use memtide_model::{
     Absence, Bytes, Cost, GuestId, GuestSeen, Moment, Reading, Space, Span, Tmpfs, TmpfsId, Withheld,
@@ -77,8 +79,6 @@ struct Process {
     overhead_bound: Bytes,
     /// Its memory in a pool of huge pages.
     in_pool: Bytes,
-    /// The resident part of it.
-    in_pool_resident: Bytes,
     /// What the kernel shows of its memory that cannot be the host's.
     withheld: Option<Withheld>,
     /// What it has mapped that can be the guest's RAM; `None` if its mappings were never read.
@@ -86,7 +86,11 @@ struct Process {
     /// The RAM that the guest must have mapped, as told last.
     told_ram: Bytes,
     /// The files that it has memory of, each with what is resident of it here.
-    files: BTreeMap<FileId, Bytes>,
+    files: BTreeMap<FileId, FilePart>,
+    /// Its user.
+    user: Option<u32>,
+    /// Its footprint is to be read at the next look: other files count for it now.
+    is_divided_anew: bool,
     /// What it cost when that was read last.
     weighed: Reading<Footprint>,
     weighed_at: Moment,
@@ -143,9 +147,9 @@ impl Costs {
 
     /// Notes which files count for another guest.
     fn divide_files(&mut self) {
-        let of = elsewhere(self.processes.values().map(|process| &process.files));
-        for (process, elsewhere) in self.processes.values_mut().zip(of) {
-            process.reader.set_elsewhere(elsewhere);
+        let of = for_others(self.processes.values().map(|process| (process.user, &process.files)));
+        for (process, files) in self.processes.values_mut().zip(of) {
+            process.is_divided_anew |= process.reader.set_for_others(files);
         }
     }
 
@@ -225,7 +229,7 @@ impl Costs {
                         Ok(facts) => facts,
                         Err(why) => facts::unread(&why),
                     };
-                history.set_facts(&guest, [found.facts.clone(), of_kernel].concat());
+                history.set_facts(&guest, facts::together(&found.facts, of_kernel));
             }
             process.take(findings, found, now);
         }
@@ -252,13 +256,15 @@ impl Costs {
                 .map_or_else(|error| error.absence(), |_| Absence::NotYet);
             return Cost::of(Reading::absent(why.clone()), bound, bound, &why);
         };
-        if weighs || process.weighed.fresh().is_none() {
+        if weighs || process.is_divided_anew || process.weighed.fresh().is_none() {
+            process.is_divided_anew = false;
             process.weigh(ksm, now, &mut self.scratch);
         }
         // What was plugged is mapped by now.
         let is_plugged = std::mem::replace(&mut process.told_ram, told_ram) != told_ram;
         process.mappings_changed |= is_plugged || process.exceeds(actual, now);
         let are_due = process.mappings_changed || process.mappings_are_due(seldom, now);
+        process.asks_sizes &= are_due;
         if process.is_read {
             // One order at a time.
         } else if are_due && !is_plugged && process.asks_sizes_first() {
@@ -324,11 +330,12 @@ impl Process {
             overhead: unread,
             overhead_bound: unread,
             in_pool: Bytes::ZERO,
-            in_pool_resident: Bytes::ZERO,
             withheld: None,
             ram_mapped: None,
             told_ram: mapped_at_start(found),
             files: BTreeMap::new(),
+            user: found.process.user,
+            is_divided_anew: false,
             weighed: Reading::absent(Absence::NotYet),
             weighed_at: now,
             ram_resident: Reading::absent(Absence::NotYet),
@@ -363,6 +370,7 @@ impl Process {
 
     /// The cost as it was last read, with the ages of the readings.
     fn cost(&self, now: Moment) -> Cost {
+        let footprint = self.weighed.latest().copied().unwrap_or_default();
         let weighed = self.weighed.clone().later(now.since(self.weighed_at));
         let since = now.since(self.read_at);
         Cost {
@@ -372,10 +380,11 @@ impl Process {
             swapped: self.swapped.clone().later(since),
             torn: self.torn.clone().later(now.since(self.torn_at)),
             ram: self.ram_resident.clone().later(now.since(self.ram_read_at)),
-            overhead: self.overhead,
-            overhead_bound: self.overhead_bound,
+            overhead: self.overhead.saturating_sub(footprint.for_others.beside_ram),
+            overhead_bound: self.overhead_bound.saturating_sub(footprint.for_others.beside_ram),
             in_pool: self.in_pool,
-            in_pool_resident: self.in_pool_resident,
+            in_pool_resident: footprint.in_pool,
+            for_others: footprint.for_others.ram,
         }
     }
 
@@ -383,8 +392,9 @@ impl Process {
     fn exceeds(&self, actual: Bytes, now: Moment) -> bool {
         let Some(footprint) = self.weighed.fresh() else { return false };
         let most = actual.saturating_add(self.overhead).saturating_add(self.told_ram.mul_div(1, 128));
-        let elsewhere = footprint.merged.saturating_add(self.swapped.latest().copied().unwrap_or_default());
-        footprint.total().saturating_add(elsewhere) > most && now.since(self.read_at) >= FIRST_MAPPINGS_AFTER
+        let swapped = self.swapped.latest().copied().unwrap_or_default();
+        let all = Bytes::sum([footprint.total(), footprint.merged, footprint.for_others.all(), swapped]);
+        all > most && now.since(self.read_at) >= FIRST_MAPPINGS_AFTER
     }
 
     /// Whether its mappings are to be read anew.
@@ -451,7 +461,6 @@ impl Process {
                     self.files.entry(file).or_default();
                 }
                 self.in_pool = mappings.ram_huge;
-                self.in_pool_resident = mappings.ram_huge_resident;
                 self.reader.set_huge(mappings.ram_huge_private);
                 self.ram_mapped = Some(mappings.ram_mapped);
                 let ram = self.told_ram.max(mappings.ram_like);
@@ -476,11 +485,14 @@ impl Process {
     }
 }
 
-/// For each guest, the files among its own that a guest before it has, too.
-fn elsewhere<'a>(guests: impl Iterator<Item = &'a BTreeMap<FileId, Bytes>>) -> Vec<BTreeMap<FileId, Bytes>> {
+/// For each guest with its user, the files among its own that another guest of this user, before it, has, too.
+fn for_others<'a>(
+    guests: impl Iterator<Item = (Option<u32>, &'a BTreeMap<FileId, FilePart>)>,
+) -> Vec<BTreeMap<FileId, FilePart>> {
     let mut before = BTreeSet::new();
-    let of = |files: &BTreeMap<FileId, Bytes>| {
-        files.iter().filter(|(file, _)| !before.insert(**file)).map(|(file, here)| (*file, *here)).collect()
+    let of = |(user, files): (Option<u32>, &BTreeMap<FileId, FilePart>)| {
+        let is_for_another = |(file, _): &(&FileId, &FilePart)| !before.insert((user, **file));
+        files.iter().filter(is_for_another).map(|(file, part)| (*file, *part)).collect()
     };
     guests.map(of).collect()
 }
@@ -523,13 +535,15 @@ mod tests {
     #[test]
     fn a_file_of_several_guests_counts_for_the_first() {
         let file = |inode| FileId { device: 1, inode };
-        let mib = Bytes::from_mib;
-        let first = BTreeMap::from([(file(1), mib(500)), (file(2), mib(7))]);
-        let clone = BTreeMap::from([(file(1), mib(300)), (file(3), mib(9))]);
-        let all = elsewhere([&first, &clone, &clone].into_iter());
-        let theirs = BTreeMap::from([(file(1), mib(300))]);
+        let part = |mib| FilePart { ram: Bytes::from_mib(mib), beside_ram: Bytes::ZERO };
+        let first = BTreeMap::from([(file(1), part(500)), (file(2), part(7))]);
+        let clone = BTreeMap::from([(file(1), part(300)), (file(3), part(9))]);
+        let guests = [(Some(1), &first), (Some(1), &clone), (Some(1), &clone), (Some(2), &clone)];
+        let all = for_others(guests.into_iter());
+        let theirs = BTreeMap::from([(file(1), part(300))]);
         assert_eq!(all[..2], [BTreeMap::new(), theirs]);
         assert_eq!(all[2], clone, "it has nothing alone");
+        assert_eq!(all[3], BTreeMap::new(), "another user's guest burdens nobody");
     }
 
     #[test]
@@ -540,11 +554,12 @@ mod tests {
             overhead: Bytes::ZERO,
             overhead_bound: Bytes::ZERO,
             in_pool: Bytes::ZERO,
-            in_pool_resident: Bytes::ZERO,
             withheld: None,
             ram_mapped: None,
             told_ram: Bytes::ZERO,
             files: BTreeMap::new(),
+            user: None,
+            is_divided_anew: false,
             weighed: Reading::absent(Absence::NotYet),
             weighed_at: at(0),
             ram_resident: Reading::absent(Absence::NotYet),

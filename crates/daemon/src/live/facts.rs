@@ -15,7 +15,7 @@ pub(super) fn of(mappings: &Mappings, locked: &Locked, told: Bytes) -> Vec<Fact>
     add(About::Mapped, format!("{ram_mapped} that can be its RAM, {ram_resident} resident{huge}"));
     if !ram_missing.is_zero() {
         let says = format!(
-            "{ram_missing} of its RAM are in no mapping: what is mapped instead counts as its VMM's own memory"
+            "{ram_missing} of its RAM is not mapped: what is mapped instead counts as its VMM's own memory"
         );
         add(About::Contradiction, says);
     }
@@ -34,10 +34,18 @@ pub(super) fn unread(why: &Absence) -> Vec<Fact> {
     vec![Fact::new(About::Mapped, format!("cannot be read: {why}"), FactSource::Kernel)]
 }
 
+/// What is known before the kernel was asked, and what the kernel shows. If the command line tells already why a guest gives nothing, that is enough.
+pub(super) fn together(before: &[Fact], mut of_kernel: Vec<Fact>) -> Vec<Fact> {
+    if before.iter().any(|fact| fact.about == About::Gives) {
+        of_kernel.retain(|fact| fact.about != About::Gives);
+    }
+    [before, &of_kernel].concat()
+}
+
 fn gives(why: Option<&Withheld>) -> String {
     match why {
         Some(why) => format!("nothing: {why}"),
-        None => "nothing in its mappings speaks against it".to_owned(),
+        None => "yes, as far as its mappings show".to_owned(),
     }
 }
 
@@ -61,6 +69,10 @@ mod tests {
         let facts = said(512);
         assert_eq!(facts.iter().filter(|(about, _)| *about == About::Contradiction).count(), 2, "{facts:?}");
         assert!(facts.contains(&(About::Gives, "nothing: its memory is locked".to_owned())), "{facts:?}");
+        let vfio = Fact::new(About::Gives, "nothing: a device pins its memory", FactSource::CommandLine);
+        let of_kernel = of(&mappings, &Locked::default(), Bytes::ZERO);
+        let both = together(std::slice::from_ref(&vfio), of_kernel);
+        assert_eq!(both.iter().filter(|fact| fact.about == About::Gives).collect::<Vec<_>>(), [&vfio]);
         assert_eq!(said(600).iter().filter(|(about, _)| *about == About::Contradiction).count(), 1);
     }
 }

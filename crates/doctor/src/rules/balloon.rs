@@ -204,8 +204,21 @@ fn with_device(guest: &GuestFacts, finding: Finding) -> Finding {
 pub(super) fn driver(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let absent = guest.told.balloon.why_not() == Some(&Absence::NoDriver) || guest.told.reset;
     let silent = matches!(guest.told.stats.why_not(), Some(Absence::NoDriver | Absence::Silent));
-    if !guest.managed || guest.told.fence.is_some() || !(absent || silent) {
+    let balloon = guest.told.balloon.latest();
+    // QEMU says that the driver has none, as FreeBSD's.
+    let has_none = guest.told.stats.why_not() == Some(&Absence::Unsupported) && balloon.is_some();
+    if !guest.managed || guest.told.fence.is_some() || !(absent || silent || has_none) {
         return None;
+    }
+    // Where QEMU does not say it, the balloon does.
+    let moves = balloon.is_some_and(|balloon| balloon.actual < guest.full);
+    if (has_none || moves) && !absent {
+        let fact = "its balloon driver works, but reports no statistics";
+        return Some(
+            of_guest(guest, "driver.no-statistics", Severity::Warning, fact)
+                .costs("memtide cannot tell how much memory this guest uses, so it takes only what the guest holds beyond its fair share")
+                .fix("inside the guest", ["Linux: other systems have drivers without statistics"]),
+        );
     }
     if guest.age.is_some_and(|age| age < BOOTS) {
         return Some(
@@ -216,16 +229,6 @@ pub(super) fn driver(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
                 "no balloon driver yet: its QEMU started less than two minutes ago",
             )
             .costs("nothing if it is still booting: ask again in a minute"),
-        );
-    }
-    // FreeBSD's driver does.
-    let moves = guest.told.balloon.latest().is_some_and(|balloon| balloon.actual < guest.full);
-    if moves && !absent {
-        let fact = "its balloon moves, but its driver reports no statistics";
-        return Some(
-            of_guest(guest, "driver.no-statistics", Severity::Warning, fact)
-                .costs("memtide cannot tell how much memory this guest uses, so it takes none from it")
-                .fix("inside the guest", ["Linux: other systems have drivers without statistics"]),
         );
     }
     let fact = if absent {

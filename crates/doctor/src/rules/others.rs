@@ -38,9 +38,9 @@ pub(super) fn outsiders(facts: &Facts) -> Vec<Finding> {
             1 => "; 1 more such guest is not listed".to_owned(),
             more => format!("; {more} more such guests are not listed"),
         };
-        let [belong, its, it, is_one] = match guests.len() {
-            1 => ["belongs", "its", "it", "it is one"],
-            _ => ["belong", "their", "them", "they are some"],
+        let [belong, its, it] = match guests.len() {
+            1 => ["belongs", "its", "it"],
+            _ => ["belong", "their", "them"],
         };
         let fact = format!("{listed} {belong} to a user outside `users`");
         Finding::of_host("users.outside", Severity::Hint, fact)
@@ -48,7 +48,7 @@ pub(super) fn outsiders(facts: &Facts) -> Vec<Finding> {
                 "memtide counts {its} memory with the host's other use, and does not manage {it}{more}"
             ))
             .fix(
-                format!("{}, if {is_one} of memtide's", facts.configuration.path.display()),
+                format!("{}, to let memtide manage {it}", facts.configuration.path.display()),
                 [printable(line)],
             )
     };
@@ -96,7 +96,7 @@ fn of_program(facts: &Facts, kind: OtherKind, name: &str, pids: &[u32]) -> Findi
 /// A program of another name with QEMU's arguments.
 fn unknown_qemu(facts: &Facts, why: NoSocket, name: &str, process: &str) -> Finding {
     let seen = match why {
-        NoSocket::Unseen => format!("user {} may not see whether it is one", facts.user),
+        NoSocket::Unseen => format!("user {} lacks permission to check", facts.user),
         NoSocket::Tcp => {
             "it does not use KVM, and its QMP monitor is on TCP: memtide uses only Unix sockets".to_owned()
         }

@@ -58,7 +58,7 @@ pub(super) fn held_for_good(facts: &Facts) -> Option<Finding> {
     Some(
         Finding::of_host("promises.held", Severity::Problem, fact)
             .costs("no commitment can be kept: if this memory is used, the host swaps or its OOM killer takes a guest")
-            .fix("one of", ["fix what these findings say of each such guest", "start fewer or smaller guests"]),
+            .fix("one of", ["apply the fix listed for each of these guests", "start fewer or smaller guests"]),
     )
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use memtide_host::{CodeBuffer, DeviceFile, FileId, HostError, Mapping, Mappings, RamBlock};
+use memtide_host::{CodeBuffer, DeviceFile, FileId, FilePart, HostError, Mapping, Mappings, RamBlock};
 use memtide_model::{Bytes, Withheld};
 
 use crate::tree::Tree;
@@ -36,7 +36,6 @@ fn a_guest_under_tcg_is_told_apart_from_its_vmm() {
         ram_like: Bytes::from_mib(256),
         ram_mapped: Bytes::from_mib(256),
         ram_huge: Bytes::ZERO,
-        ram_huge_resident: Bytes::ZERO,
         ram_huge_private: Bytes::ZERO,
         ram_is_shared: false,
         files: BTreeMap::new(),
@@ -65,9 +64,15 @@ fn files_are_told_with_the_pages_that_are_theirs() {
     let ram = [RamBlock::File("/dev/shm/ram".into())];
     let seen = |all: &[&Mapping]| Mappings::of(&all.iter().copied().cloned().collect::<Vec<_>>(), &ram);
     let all = seen(&[&private, &shared, &program, &huge]);
-    let expected = [(of(1), Bytes::from_mib(12)), (of(2), Bytes::from_mib(32)), (of(4), Bytes::ZERO)];
+    let part = |mib| FilePart { ram: Bytes::from_mib(mib), ..FilePart::default() };
+    let expected = [(of(1), part(12)), (of(2), part(32)), (of(4), part(0))];
     assert_eq!((all.files, all.ram_is_shared), (BTreeMap::from(expected), true));
     assert!(!seen(&[&private]).ram_is_shared);
+    // What is no RAM is told apart, and a segment of System V is no file.
+    let image = Mapping { name: "/images/ivshmem".into(), ..shared.clone() };
+    let segment = Mapping { name: "/SYSV00000000 (deleted)".into(), ..shared };
+    let beside_ram = FilePart { beside_ram: Bytes::from_mib(32), ..FilePart::default() };
+    assert_eq!(seen(&[&image, &segment]).files, BTreeMap::from([(of(2), beside_ram)]));
 }
 
 #[test]
@@ -199,7 +204,6 @@ fn memory_that_cannot_be_the_hosts_is_told() {
     let huge = Mapping { is_huge: true, dont_fork: true, ..mapping(0, 256) };
     let seen = Mappings::of(&[huge.clone(), mapping(300, 64)], &[]);
     assert_eq!((seen.ram_huge, seen.ram_like), (Bytes::from_mib(256), Bytes::from_mib(256)));
-    assert_eq!(seen.ram_huge_resident, Bytes::from_mib(128));
     // Half of each mapping is resident. What is RAM is no overhead, also if nobody tells its size.
     assert_eq!((seen.ram_resident, seen.other_resident), (Bytes::from_mib(128), Bytes::from_mib(32)));
     // What the command line names counts although a child would have a copy of it, and no further than it is mapped.

@@ -46,6 +46,8 @@ pub struct Qemu {
     discovery: Discovery,
     configured: Vec<Configured>,
     guests: BTreeMap<GuestId, Guest>,
+    /// Others may be guests since the last scan.
+    admits_anew: bool,
     knocks: watch::Sender<Knocks>,
 }
 
@@ -81,6 +83,7 @@ impl Qemu {
                 })
                 .collect(),
             guests: BTreeMap::new(),
+            admits_anew: false,
             knocks: watch::Sender::new(None),
         }
     }
@@ -166,7 +169,8 @@ impl Qemu {
     fn scan(&mut self, ended: bool) -> Result<bool, DiscoveryError> {
         let changes = if ended { self.discovery.scan()? } else { self.discovery.scan_for_new()? };
         let matched = self.match_configured();
-        Ok(matched || changes != Changes::default())
+        let admits_anew = std::mem::take(&mut self.admits_anew);
+        Ok(matched || admits_anew || changes != Changes::default())
     }
 }
 
@@ -186,6 +190,7 @@ impl Backend for Qemu {
 
     fn admit(&mut self, users: Option<&Users>) {
         self.discovery.admit(users.cloned());
+        self.admits_anew = true;
     }
 
     fn control(&mut self, id: &GuestId) -> Result<Box<dyn Control>, Absence> {

@@ -151,6 +151,7 @@ impl Discovery {
         self.users = users;
         // Some of them may be admitted now.
         self.known.retain(|_, known| !known.process.is_outside);
+        self.processes.limit_scans();
     }
 
     /// The guests of the last scan, by process.
@@ -267,7 +268,7 @@ impl Discovery {
         let user = self.proc_fs().user(pid);
         let is_outside = self.users.as_ref().is_some_and(|users| !users.have(user));
         let cmdline = match is_outside {
-            true => self.proc_fs().start_of_cmdline(pid),
+            true => self.proc_fs().start_of_cmdline(pid).filter(|start| !start.is_empty()),
             false => self.proc_fs().cmdline(pid),
         };
         let Some(cmdline) = cmdline else { return };

@@ -1,11 +1,11 @@
 //! What a QEMU's start tells of its guest, for people: see [`Fact`].
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use memtide_model::{About, Bytes, Fact, FactSource, printable};
+use memtide_model::{About, Bytes, Fact, FactSource, counted, printable};
 
 use super::arguments::Source;
-use super::discovery::QemuProcess;
+use super::discovery::{Owner, QemuProcess};
 use super::launcher::BalloonOwner;
 use super::ram::{Backing, MemoryBlock, MemoryRole};
 
@@ -53,6 +53,9 @@ pub(super) fn of(process: &QemuProcess, held: Option<&PathBuf>) -> Vec<Fact> {
 /// The monitor that memtide asks. A place on the command line counts only if the process listens there.
 fn monitor(process: &QemuProcess, held: Option<&PathBuf>) -> Fact {
     match (held, process.monitors.as_slice()) {
+        (None, _) if process.owner == Owner::Libvirt => {
+            Fact::new(About::Monitor, "none: libvirt owns this guest", FactSource::CommandLine)
+        }
         (Some(path), _) => Fact::new(About::Monitor, shown(path), FactSource::Configuration),
         (None, []) => {
             let says = "none: no QMP monitor on a Unix socket";
@@ -60,7 +63,8 @@ fn monitor(process: &QemuProcess, held: Option<&PathBuf>) -> Fact {
         }
         (None, [path]) => Fact::new(About::Monitor, shown(path), FactSource::CommandLine),
         (None, [path, others @ ..]) => {
-            let says = format!("{}, or the first of {} others that answers", shown(path), others.len());
+            let others = counted(others.len() as u64, "other monitor");
+            let says = format!("{}, or the first of {others} that answers", shown(path));
             Fact::new(About::Monitor, says, FactSource::CommandLine)
         }
     }
@@ -77,7 +81,7 @@ fn blocks(about: About, blocks: &[MemoryBlock], full: Option<Bytes>, all: &mut V
         all.push(Fact::new(about, says, block.source.into()));
     }
     if blocks.len() > MOST_BLOCKS {
-        let says = format!("{} more pieces", blocks.len() - MOST_BLOCKS);
+        let says = counted((blocks.len() - MOST_BLOCKS) as u64, "further piece");
         all.push(Fact::new(about, says, FactSource::CommandLine));
     }
 }
@@ -93,7 +97,7 @@ fn backing(block: &MemoryBlock) -> String {
     }
 }
 
-fn shown(path: &std::path::Path) -> String {
+fn shown(path: &Path) -> String {
     let text = printable(&path.display().to_string());
     match text.char_indices().nth(LONGEST_PATH) {
         Some((at, _)) => format!("{}…", &text[..at]),

@@ -72,7 +72,8 @@ impl Strangers {
         if self.0.get(&pid) == Some(&hash) {
             return false;
         }
-        let start = proc_fs.start_of_cmdline(pid).unwrap_or_default();
+        // A process that takes too long to read may be one: it is read again.
+        let Some(start) = proc_fs.start_of_cmdline(pid) else { return false };
         let first = start.split(|&byte| byte == 0).next().unwrap_or_default();
         let first = String::from_utf8_lossy(first);
         let called = Path::new(first.as_ref()).file_name().unwrap_or_default().to_string_lossy();

@@ -76,11 +76,13 @@ pub struct Discovery {
     early: BTreeMap<u32, u8>,
     /// The users whose instances are read; `None`: all.
     users: Option<Users>,
+    /// Others may be guests since the last scan.
+    admits_anew: bool,
 }
 
 /// What the files of an instance tell.
 #[derive(Debug)]
-struct Place {
+struct Files {
     umid: String,
     directory: PathBuf,
     file: Option<PathBuf>,
@@ -157,7 +159,7 @@ fn size(text: &[u8]) -> Option<Bytes> {
     digits.parse::<u64>().ok()?.checked_mul(unit).map(Bytes::new)
 }
 
-impl Place {
+impl Files {
     /// That of a process whose files are not read.
     fn unread(pid: u32, arguments: &Arguments) -> Self {
         let umid = arguments.umid.clone().unwrap_or_else(|| format!("linux-{pid}"));
@@ -169,7 +171,13 @@ impl Discovery {
     /// Discovery in the tree `root`, usually `/proc`.
     #[must_use]
     pub fn new(root: &Path) -> Self {
-        Self { processes: Processes::new(root), known: BTreeMap::new(), early: BTreeMap::new(), users: None }
+        Self {
+            processes: Processes::new(root),
+            known: BTreeMap::new(),
+            early: BTreeMap::new(),
+            users: None,
+            admits_anew: false,
+        }
     }
 
     /// Of instances of other users, nothing is read from now on but their command lines.
@@ -177,6 +185,8 @@ impl Discovery {
         self.users = users;
         // Some of them may be admitted now.
         self.known.retain(|_, instance| !instance.is_outside);
+        self.admits_anew = true;
+        self.processes.limit_scans();
     }
 
     /// The instances of the last scan, by process.
@@ -202,7 +212,7 @@ impl Discovery {
         let processes = &self.processes;
         self.known.retain(|&pid, instance| processes.has_still(&pids, pid, instance.id.start(), scan));
         self.early.retain(|pid, looks| pids.binary_search(pid).is_ok() && *looks < LOOKS);
-        let mut changed = self.known.len() != before;
+        let mut changed = self.known.len() != before || std::mem::take(&mut self.admits_anew);
         for pid in self.processes.in_order(pids) {
             if self.known.contains_key(&pid) {
                 continue;
@@ -219,12 +229,12 @@ impl Discovery {
     }
 
     /// Looks for the files of a process. If that overruns its time, they are not there.
-    fn search(&self, pid: u32, user: u32, arguments: &Arguments) -> Option<Place> {
+    fn search(&self, pid: u32, user: u32, arguments: &Arguments) -> Option<Files> {
         let (root, arguments) = (self.processes.proc_fs().root().to_owned(), arguments.clone());
-        // Its thread ends by itself if its directories are only many, but later than the budget: it is left alone for a while then.
+        // If the directory is merely large, the thread stops soon after the budget, and the process is left alone for a while.
         let by = Instant::now() + 2 * SEARCHES_WITHIN;
         within(pid, SEARCHES_WITHIN, move || {
-            Search { processes: Processes::new(&root), pid, user, arguments, by }.place()
+            Search { processes: Processes::new(&root), pid, user, arguments, by }.files()
         })
         .flatten()
     }
@@ -240,21 +250,24 @@ impl Discovery {
     fn read(&mut self, pid: u32, boot: &str) -> bool {
         let proc_fs = self.processes.proc_fs();
         let Some(stat) = proc_fs.stat(pid).filter(|stat| !stat.dead) else { return false };
-        let Some(arguments) = proc_fs.cmdline(pid).map(|line| Arguments::parse(&line)) else { return false };
+        let Some(user) = proc_fs.user(pid) else { return false };
+        let is_outside = self.users.as_ref().is_some_and(|users| !users.have(Some(user)));
+        let line = if is_outside { proc_fs.start_of_cmdline(pid) } else { proc_fs.cmdline(pid) };
+        let Some(arguments) = line.map(|line| Arguments::parse(&line)) else { return false };
         // A process of the instance: its kernel is its parent.
         if !arguments.is_kernel
             || self.known.contains_key(&stat.parent)
             || self.early.contains_key(&stat.parent)
+            // Nothing else tells an outsider's kernel from its helpers, and their parent may be read later.
+            || (is_outside && self.looks_like_uml(stat.parent))
         {
             return false;
         }
-        let Some(user) = proc_fs.user(pid) else { return false };
-        let is_outside = self.users.as_ref().is_some_and(|users| !users.have(Some(user)));
-        let place = match is_outside {
-            true => Some(Place::unread(pid, &arguments)),
+        let files = match is_outside {
+            true => Some(Files::unread(pid, &arguments)),
             false => self.search(pid, user, &arguments),
         };
-        let Some(Place { umid, directory, file }) = place else {
+        let Some(Files { umid, directory, file }) = files else {
             *self.early.entry(pid).or_default() += 1;
             return false;
         };
@@ -277,9 +290,9 @@ impl Discovery {
 
 impl Search {
     /// Finds everything; `None` if there is no such directory yet.
-    fn place(&self) -> Option<Place> {
+    fn files(&self) -> Option<Files> {
         let (umid, directory) = self.directory()?;
-        Some(Place { umid, directory, file: self.memory_file() })
+        Some(Files { umid, directory, file: self.memory_file() })
     }
 
     /// The instance's name and directory.
@@ -476,7 +489,7 @@ mod tests {
             let directory = Some(tree.path().join("home/uml"));
             let arguments = Arguments { directory, ..Arguments::default() };
             let processes = Processes::new(&tree.path().join("proc"));
-            Search { processes, pid: 42, user: 0, arguments, by }.place().is_some()
+            Search { processes, pid: 42, user: 0, arguments, by }.files().is_some()
         };
         assert!(search(Instant::now() + Duration::from_secs(60)) && !search(Instant::now()));
     }
