@@ -37,6 +37,8 @@ use super::survey::{self, Findings, Order, Part, Survey, Surveyed};
 const MAPPINGS_EVERY: Span = Span::from_secs(30);
 const FIRST_MAPPINGS_AFTER: Span = Span::from_millis(250);
 const REMAPPED: Bytes = Bytes::from_mib(1);
+/// How long the VMM is asked for its sizes before the mappings are read without them: memtide lets another client of its monitor go first for a second.
+const ASKS_FOR: Span = Span::from_secs(2);
 /// Growth of the mapped memory by less than this is no plugged memory.
 const LEAST_PLUGGED: Bytes = Bytes::from_mib(32);
 /// While the host has this much torn memory, the torn memory of each guest is read more often.
@@ -113,8 +115,8 @@ struct Process {
     is_read: bool,
     /// Its mappings are to be read as soon as they can be.
     mappings_changed: bool,
-    /// Before that, its VMM is asked for its sizes.
-    asks_sizes: bool,
+    /// Before that, its VMM is asked for its sizes, since then.
+    asks_sizes: Option<Moment>,
     read_again_after: Span,
     /// Nothing of it was read yet.
     is_new: bool,
@@ -155,7 +157,7 @@ impl Costs {
 
     /// Whether the VMM of a guest is to be asked for the sizes of its memory now.
     pub(super) fn asks_sizes(&self, id: &GuestId) -> bool {
-        self.processes.get(id).is_some_and(|process| process.asks_sizes)
+        self.processes.get(id).is_some_and(|process| process.asks_sizes.is_some())
     }
 
     /// The memory that the process has mapped and that can be the guest's RAM; `None` if its mappings were never read.
@@ -264,11 +266,11 @@ impl Costs {
         let is_plugged = std::mem::replace(&mut process.told_ram, told_ram) != told_ram;
         process.mappings_changed |= is_plugged || process.exceeds(actual, now);
         let are_due = process.mappings_changed || process.mappings_are_due(seldom, now);
-        process.asks_sizes &= are_due;
+        process.asks_sizes = process.asks_sizes.filter(|_| are_due);
         if process.is_read {
             // One order at a time.
-        } else if are_due && !is_plugged && process.asks_sizes_first() {
-            // At the next tick, its VMM has told them, or has had its chance.
+        } else if are_due && !is_plugged && process.asks_sizes_first(now) {
+            // Once its VMM has told them, its mappings are read.
         } else if are_due {
             self.survey.order(process.order(found, seldom, now));
         } else if is_torn
@@ -349,7 +351,7 @@ impl Process {
             read_at: now,
             is_read: false,
             mappings_changed: false,
-            asks_sizes: false,
+            asks_sizes: None,
             read_again_after: Span::ZERO,
             is_new: true,
         })
@@ -404,11 +406,10 @@ impl Process {
         (has_changed && age >= self.read_again_after) || age >= seldom
     }
 
-    /// Notes that its VMM is asked for its sizes before its mappings are read, if it has not been asked and memory may have been plugged.
-    fn asks_sizes_first(&mut self) -> bool {
+    /// Whether its VMM is asked for its sizes before its mappings are read: memory may have been plugged, and the VMM has not been asked for long.
+    fn asks_sizes_first(&mut self, now: Moment) -> bool {
         let grown = self.mapped_before.map_or(Bytes::ZERO, |before| self.mapped.saturating_sub(before));
-        self.asks_sizes = !self.asks_sizes && grown >= LEAST_PLUGGED;
-        self.asks_sizes
+        grown >= LEAST_PLUGGED && now.since(*self.asks_sizes.get_or_insert(now)) < ASKS_FOR
     }
 
     /// Orders its mappings, and notes that.
@@ -422,7 +423,7 @@ impl Process {
 
     fn note_order(&mut self, seldom: Span, now: Moment) {
         (self.read_at, self.is_read, self.mappings_changed) = (now, true, false);
-        self.asks_sizes = false;
+        self.asks_sizes = None;
         self.mapped_before = self.weighed.fresh().map(|_| self.mapped);
         self.read_again_after = self.read_again_after.doubled().clamp(FIRST_MAPPINGS_AFTER, seldom);
     }
@@ -573,7 +574,7 @@ mod tests {
             read_at: at(0),
             is_read: false,
             mappings_changed: false,
-            asks_sizes: false,
+            asks_sizes: None,
             read_again_after: Span::from_secs(4),
             is_new: false,
         };
@@ -593,13 +594,14 @@ mod tests {
         assert!(due(102, 29));
         assert!(!due(200, 36) && due(200, 37), "eight seconds after the last time");
         assert!(!due(200, 66) && due(200, 67), "nothing has changed for long");
-        // So much can be plugged memory: its VMM is asked once.
+        // So much can be plugged memory: its VMM is asked for two seconds.
         process.mapped = Bytes::from_mib(231);
-        assert!(!process.asks_sizes_first());
+        assert!(!process.asks_sizes_first(at(90)));
         process.mapped = Bytes::from_mib(232);
-        assert!(process.asks_sizes_first() && process.asks_sizes && !process.asks_sizes_first());
+        assert!(process.asks_sizes_first(at(91)) && process.asks_sizes.is_some());
+        assert!(process.asks_sizes_first(at(92)) && !process.asks_sizes_first(at(93)));
         process.note_order(seldom, at(100));
         process.mapped_before.get_or_insert(process.mapped);
-        assert!(!process.asks_sizes_first(), "that was read");
+        assert!(!process.asks_sizes_first(at(101)), "that was read");
     }
 }

@@ -115,6 +115,10 @@ impl QemuControl {
     }
 
     async fn ask_monitor(&mut self, wish: Wish, deadline: Duration) -> Told {
+        if wish.sizes {
+            // At the next poll, even if that is later.
+            self.monitor.doubt_sizes();
+        }
         if self.shared.knocks.has_changed().unwrap_or(false) {
             self.yield_to_others();
         }

@@ -225,6 +225,11 @@ impl Monitor {
         }
     }
 
+    /// The sizes of the guest's memory may have changed: the next poll asks for them.
+    pub(super) const fn doubt_sizes(&mut self) {
+        self.picture.doubt_sizes();
+    }
+
     async fn ask(&mut self, wish: Wish, by: Instant) -> Result<(), QmpError> {
         if !self.link.is_open() {
             self.picture.note_silence();
