@@ -20,10 +20,9 @@ const LONGEST_ENVIRONMENT: u64 = 128 << 10;
 const MOST_DESCRIPTORS: usize = 4096;
 /// The longest accepted small file, in bytes.
 const LONGEST_LINE: u64 = 4096;
-/// The longest that the reading of one command line may take: the kernel reads it from the memory of its process.
-const CMDLINE_WITHIN: Duration = Duration::from_millis(200);
-/// The same for a file that a process names: it may be on a file system that never answers.
-const FILE_WITHIN: Duration = Duration::from_millis(500);
+/// The longest that one reading may take of what the kernel reads from the memory of a process (its command line), or of a file that a process names: it
+/// may be on a file system that never answers. On a busy machine, a thread that has nothing to wait for takes a tenth of this.
+const READS_WITHIN: Duration = Duration::from_millis(500);
 /// The longest accepted list of sockets, in bytes: some ten thousand sockets.
 const LONGEST_LIST: u64 = 4 << 20;
 
@@ -128,7 +127,7 @@ impl ProcFs {
     /// If there is no such file there, if it may not be read, or if it is not a regular one.
     pub fn regular_file(&self, pid: u32, path: &Path, most: u64) -> io::Result<Vec<u8>> {
         let (fs, path) = (self.clone(), path.to_owned());
-        within(pid, FILE_WITHIN, move || regular::read_regular(&fs.place(pid, &path)?, most))
+        within(pid, READS_WITHIN, move || regular::read_regular(&fs.place(pid, &path)?, most))
             .unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
     }
 
@@ -137,7 +136,7 @@ impl ProcFs {
     #[must_use]
     pub fn is_on_disk(&self, pid: u32, path: &Path) -> Option<bool> {
         let (fs, path) = (self.clone(), path.to_owned());
-        within(pid, FILE_WITHIN, move || shared_ram::is_on_disk(&fs.place(pid, &path)?))?.ok()
+        within(pid, READS_WITHIN, move || shared_ram::is_on_disk(&fs.place(pid, &path)?))?.ok()
     }
 
     fn place(&self, pid: u32, path: &Path) -> io::Result<PathBuf> {
@@ -160,7 +159,7 @@ impl ProcFs {
     /// The first `most` bytes of a file that the kernel reads from the memory of its process; `None` if that takes too long.
     fn memory_of(&self, pid: u32, name: &str, most: u64) -> Option<io::Result<Vec<u8>>> {
         let path = self.file(pid, name);
-        within(pid, CMDLINE_WITHIN, move || read(&path, most))
+        within(pid, READS_WITHIN, move || read(&path, most))
     }
 
     /// The value of a variable in the environment that the process was started with; `None` also if it may not be read.

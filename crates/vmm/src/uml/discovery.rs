@@ -31,7 +31,7 @@ const LONGEST_NUMBER: u64 = 32;
 /// The longest accepted file with users.
 const LONGEST_PASSWD: u64 = 1 << 20;
 /// The longest search for the files of one process.
-const SEARCHES_WITHIN: Duration = Duration::from_millis(200);
+const SEARCHES_WITHIN: Duration = Duration::from_millis(500);
 /// How often discovery looks for the directory of a process that looks like an instance: it is there after the kernel's first second.
 const LOOKS: u8 = 60;
 
