@@ -248,22 +248,18 @@ mod tests {
         (directory, root)
     }
 
-    /// Reads at `now` until the result is as wanted: looks take their time. On a busy machine, a look leaves out a process that it could not read in
-    /// time: the next look reads it.
+    /// Reads at `now` until the result is as wanted: looks take their time.
     fn until(
         sensor: &mut KsmSensor,
         guests: &[KsmGuest],
-        mut now: Moment,
+        now: Moment,
         is_so: impl Fn(&KsmSeen) -> bool,
     ) -> KsmSeen {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             match sensor.read(guests, true, now).unwrap() {
                 Some(seen) if is_so(&seen) => return seen,
-                seen => {
-                    assert!(Instant::now() < deadline, "{seen:?}");
-                    now = if seen.is_some() { now.after(SEARCHES_EVERY) } else { now };
-                }
+                seen => assert!(Instant::now() < deadline, "{seen:?}"),
             }
             std::thread::yield_now();
         }
@@ -289,14 +285,18 @@ mod tests {
         );
         process(&root, 32, "ksmtuned", "ksm_rmap_items 9\nksm_merge_any: no\nksm_mergeable: no\n");
         let mut sensor = KsmSensor::open(&root).unwrap().unwrap();
-        let is_whole = |seen: &KsmSeen| !seen.others.is_empty() && seen.sparsest.is_some();
+        // On a busy machine a process is read at a later look.
+        let is_whole = |seen: &KsmSeen| seen.sparsest.is_some();
         let seen = until(&mut sensor, &[], Moment::from_millis(1), is_whole);
         let pages = |pages| Pages::new(pages).to_bytes(page_size());
         assert_eq!(seen.settings.run, memtide_model::KsmRun::Scanning);
         assert_eq!((seen.settings.smart_scan, seen.settings.advisor), (Some(true), Some(true)));
         assert_eq!((seen.full_scans, seen.saved, seen.zeros), (7, pages(300), pages(50)));
         assert_eq!((seen.shared, seen.profit), (pages(100), Some(-4096)));
-        assert_eq!((seen.mergeable, seen.others), (pages(1000), vec!["ksmtuned".to_owned()]));
+        // Only root's programs set KSM, and the tree is this user's.
+        let others =
+            if rustix::process::geteuid().is_root() { vec!["ksmtuned".to_owned()] } else { Vec::new() };
+        assert_eq!((seen.mergeable, seen.others), (pages(1000), others));
         let [process] = sensor.processes() else { panic!("{:?}", sensor.processes()) };
         assert_eq!((process.pid, process.merged, process.zeros), (31, Some(pages(5)), Some(pages(3))));
         assert_eq!((process.name.as_str(), process.profit), ("qemu", Some(-64)));
