@@ -98,7 +98,6 @@ fn people_are_told_what_is_known_and_from_where() {
         "RAM: base memory 128 MiB, anonymous (a default of its VMM)",
         "beside RAM: ivshmem 64 MiB, a shared mapping of /x (the command line)",
         "monitor: /a\\u{7}b (the command line)",
-        "started by: an unknown launcher (the command line)",
     ] {
         assert!(plain.contains(&fact.to_owned()), "{fact}: {plain:#?}");
     }

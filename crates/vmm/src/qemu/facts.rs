@@ -6,7 +6,7 @@ use memtide_model::{About, Bytes, Fact, FactSource, counted, printable};
 
 use super::arguments::Source;
 use super::discovery::{Owner, QemuProcess};
-use super::launcher::BalloonOwner;
+use super::launcher::{BalloonOwner, Launcher};
 use super::ram::{Backing, MemoryBlock, MemoryRole};
 
 /// The most blocks of memory that are told one by one.
@@ -34,7 +34,9 @@ pub(super) fn of(process: &QemuProcess, held: Option<&PathBuf>) -> Vec<Fact> {
         ));
     }
     all.push(monitor(process, held));
-    all.push(Fact::new(About::Launcher, process.launcher.name(), FactSource::CommandLine));
+    if process.launcher != Launcher::Unknown {
+        all.push(Fact::new(About::Launcher, process.launcher.name(), FactSource::CommandLine));
+    }
     let sets = match process.launcher.balloon() {
         BalloonOwner::Nobody => None,
         BalloonOwner::Perhaps => Some("may set it, too, if the guest's configuration says so"),
