@@ -67,7 +67,7 @@ pub use mounts::{mounted, name_of_tmpfs};
 pub use node::{bound_to, nodes, space_of_node};
 pub use proc_fs::ProcFs;
 pub use process::{Stat, Statm, start_time, statm};
-pub use regular::{open_regular, read_regular};
+pub use regular::{SeenFile, open_regular, read_regular};
 pub use root::{Root, page_size};
 pub use run_time::RunTime;
 pub use shared_ram::{FileId, FilePart, SharedRam};

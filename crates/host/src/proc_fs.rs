@@ -150,12 +150,6 @@ impl ProcFs {
         Some(self.memory_of(pid, "cmdline", START_OF_CMDLINE)?.unwrap_or_default())
     }
 
-    /// The environment that the process was started with; `None` also if it may not be read, or takes too long.
-    #[must_use]
-    pub fn environment(&self, pid: u32) -> Option<Vec<u8>> {
-        self.memory_of(pid, "environ", LONGEST_ENVIRONMENT)?.ok()
-    }
-
     /// The first `most` bytes of a file that the kernel reads from the memory of its process; `None` if that takes too long.
     fn memory_of(&self, pid: u32, name: &str, most: u64) -> Option<io::Result<Vec<u8>>> {
         let path = self.file(pid, name);
@@ -165,7 +159,7 @@ impl ProcFs {
     /// The value of a variable in the environment that the process was started with; `None` also if it may not be read.
     #[must_use]
     pub fn variable(&self, pid: u32, name: &str) -> Option<PathBuf> {
-        let environment = self.environment(pid)?;
+        let environment = self.memory_of(pid, "environ", LONGEST_ENVIRONMENT)?.ok()?;
         let mut variables = environment.split(|&byte| byte == 0);
         let value = variables.find_map(|variable| {
             variable.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="))

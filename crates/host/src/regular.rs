@@ -7,23 +7,59 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
 
 /// Opens the regular file that `path` leads to, for reading.
 ///
 /// # Errors
 /// If there is no file, if it may not be read, or if it is not a regular one.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    let seen = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    if FileType::from_raw_mode(rustix::fs::fstat(&seen)?.st_mode) != FileType::RegularFile {
+    let seen = SeenFile::at(path, OFlags::empty())?;
+    if seen.kind() != FileType::RegularFile {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
-    let again = format!("/proc/self/fd/{}", seen.as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    Ok(rustix::fs::open(again, flags, Mode::empty())?.into())
+    Ok(rustix::fs::open(seen.path(), flags, Mode::empty())?.into())
+}
+
+/// A file that was looked at and not opened. Its user may exchange files and directories at any moment: [`SeenFile::path`] leads to this file.
+#[derive(Debug)]
+pub struct SeenFile {
+    file: OwnedFd,
+    status: Stat,
+}
+
+impl SeenFile {
+    /// The file that `path` leads to; with [`OFlags::NOFOLLOW`] among `more`, the link itself if it is one.
+    ///
+    /// # Errors
+    /// If there is no file, or if it may not be reached.
+    pub fn at(path: &Path, more: OFlags) -> io::Result<Self> {
+        let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC | more, Mode::empty())?;
+        let status = rustix::fs::fstat(&file)?;
+        Ok(Self { file, status })
+    }
+
+    /// Its type.
+    #[must_use]
+    pub const fn kind(&self) -> FileType {
+        FileType::from_raw_mode(self.status.st_mode)
+    }
+
+    /// Its owner.
+    #[must_use]
+    pub const fn user(&self) -> u32 {
+        self.status.st_uid
+    }
+
+    /// The path that leads to this file and no other one, as long as this lives.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.file.as_raw_fd()).into()
+    }
 }
 
 /// The first `most` bytes of the regular file that `path` leads to.

@@ -219,7 +219,8 @@ impl GuestBuilder {
 }
 
 /// The command that starts another command in `host`, and makes it end with the lab.
-fn contained(host: Option<&SmallHost>) -> Command {
+#[must_use]
+pub fn contained(host: Option<&SmallHost>) -> Command {
     let Some(host) = host else {
         return process::mortal("env");
     };

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use memtide_lab::guest::Guest;
+use memtide_lab::guest::{Guest, contained};
 use memtide_lab::machine::process;
 use memtide_lab::machine::small_host::SmallHost;
 use memtide_lab::managers::daemon::Daemon;
@@ -83,8 +83,8 @@ fn changes(daemon: &Daemon, neighbours: &[Guest]) -> Vec<Option<Moment>> {
 
 /// A QEMU that has touched all memory of its guest, which stays stopped.
 fn full_guest(host: &SmallHost, qemu: &Path, name: &str, size: u64) -> Child {
-    let mut command = process::mortal("sh");
-    command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(host.procs()).arg(qemu);
+    let mut command = contained(Some(host));
+    command.arg(qemu);
     command.args([
         "-S",
         "-nodefaults",

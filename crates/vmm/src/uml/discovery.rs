@@ -333,10 +333,8 @@ impl Search {
 
     /// The home directory as the process sees it: from its environment, or else its user's.
     fn home(&self) -> Option<PathBuf> {
-        let environment = self.processes.proc_fs().environment(self.pid).unwrap_or_default();
-        let mut variables = environment.split(|byte| *byte == 0);
-        if let Some(home) = variables.find_map(|variable| variable.strip_prefix(b"HOME=")) {
-            return Some(PathBuf::from(OsStr::from_bytes(home)));
+        if let Some(home) = self.processes.proc_fs().variable(self.pid, "HOME") {
+            return Some(home);
         }
         let passwd = self.processes.reachable(self.pid, Path::new("/etc/passwd"));
         let passwd = read_regular(&passwd, LONGEST_PASSWD).ok()?;

@@ -12,12 +12,12 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use memtide_host::SeenFile;
 use memtide_model::Absence;
 use rustix::fs::{FileType, Mode, OFlags};
 
@@ -241,25 +241,21 @@ impl Drop for ReplySockets {
 /// Connects to a console: a socket, not a link to one, of the instance's user. Otherwise a user could make memtide send its requests to
 /// another program's socket.
 fn connect(socket: UnixDatagram, console: &Console) -> io::Result<UnixDatagram> {
-    let (_seen, path) = look_at(&console.path, FileType::Socket, console.user)?;
-    socket.connect(path)?;
+    let seen = look_at(&console.path, FileType::Socket, console.user)?;
+    socket.connect(seen.path())?;
     Ok(socket)
 }
 
-/// Looks at a file without opening it, and returns the path that leads to this file and no other one while the descriptor is open: its user may
-/// exchange files and directories at any moment.
+/// Looks at a file without opening it.
 ///
 /// # Errors
 /// If it is not of this type, or another user's.
-fn look_at(path: &Path, is: FileType, user: u32) -> io::Result<(OwnedFd, PathBuf)> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let seen = rustix::fs::open(path, flags, Mode::empty())?;
-    let status = rustix::fs::fstat(&seen)?;
-    if FileType::from_raw_mode(status.st_mode) != is || status.st_uid != user {
+fn look_at(path: &Path, is: FileType, user: u32) -> io::Result<SeenFile> {
+    let seen = SeenFile::at(path, OFlags::NOFOLLOW)?;
+    if seen.kind() != is || seen.user() != user {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    let again = PathBuf::from(format!("/proc/self/fd/{}", seen.as_raw_fd()));
-    Ok((seen, again))
+    Ok(seen)
 }
 
 /// Opens a pseudo-terminal of a user. The console could name any file: nothing else is opened.
@@ -267,9 +263,9 @@ fn open_terminal(name: &Path, user: u32) -> io::Result<File> {
     if name.parent() != Some(Path::new(TERMINALS)) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    let (_seen, path) = look_at(name, FileType::CharacterDevice, user)?;
+    let seen = look_at(name, FileType::CharacterDevice, user)?;
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
+    Ok(rustix::fs::open(seen.path(), flags, Mode::empty())?.into())
 }
 
 fn absence(error: &io::Error) -> Absence {
