@@ -15,10 +15,11 @@ use memtide_api::history::GuestChange;
 use memtide_api::view::Status;
 use memtide_engine::{Board, Published};
 use serde::Serialize;
+use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 
-use crate::bounded::Lease;
+use crate::bounded;
+use crate::places::{Place, Places};
 
 /// The most clients that listen at a time.
 const MOST: usize = 32;
@@ -31,7 +32,7 @@ const IDLE: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub(crate) struct Events {
     ticks: broadcast::Sender<Arc<Published>>,
-    slots: Arc<Semaphore>,
+    places: Places,
 }
 
 /// A client that listens.
@@ -41,8 +42,8 @@ struct Client {
     last: u64,
     waiting: VecDeque<Event>,
     confined: Arc<[String]>,
-    lease: Option<Lease>,
-    _slot: OwnedSemaphorePermit,
+    lease: bounded::Lease,
+    _place: Place,
 }
 
 impl Events {
@@ -53,7 +54,7 @@ impl Events {
             // Without clients there is nobody to tell.
             let _nobody = passes_on.send(Arc::clone(published));
         });
-        Self { ticks, slots: Arc::new(Semaphore::new(MOST)) }
+        Self { ticks, places: Places::new(MOST) }
     }
 
     /// The ticks from now on.
@@ -66,11 +67,12 @@ impl Events {
         &self,
         latest: &Published,
         confined: Arc<[String]>,
-        lease: Option<Lease>,
+        client: bounded::Client,
     ) -> Option<Response> {
-        let slot = Arc::clone(&self.slots).try_acquire_owned().ok()?;
+        let place = self.places.take(client.user)?;
         let ticks = self.subscribe();
-        let mut client = Client { ticks, last: 0, waiting: VecDeque::new(), confined, lease, _slot: slot };
+        let lease = client.lease;
+        let mut client = Client { ticks, last: 0, waiting: VecDeque::new(), confined, lease, _place: place };
         client.tell(latest);
         let events = stream::unfold(client, |mut client| async move {
             let event = client.next().await?;
@@ -83,9 +85,7 @@ impl Events {
 impl Client {
     /// The next event; `None` once the engine has ended.
     async fn next(&mut self) -> Option<Event> {
-        if let Some(lease) = &self.lease {
-            lease.extend(IDLE);
-        }
+        self.lease.extend(IDLE);
         loop {
             if let Some(event) = self.waiting.pop_front() {
                 return Some(event);

@@ -25,6 +25,7 @@ pub mod live;
 mod metrics;
 mod operator;
 pub mod orders;
+mod places;
 mod reclaim;
 pub mod routes;
 mod run;

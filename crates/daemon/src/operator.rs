@@ -33,9 +33,9 @@ impl From<TooMany> for Refusal {
     }
 }
 
-/// Leaves guests alone, or manages them again.
-pub(crate) async fn hold(sources: &Sources, request: &HoldRequest) -> Result<HoldAnswer, Refusal> {
-    let turn = sources.orders.turn().await;
+/// Leaves guests alone, or manages them again, as a `user` ordered.
+pub(crate) async fn hold(sources: &Sources, user: u32, request: &HoldRequest) -> Result<HoldAnswer, Refusal> {
+    let turn = sources.orders.turn(user).await;
     let status = sources.status();
     let wanted = |name: &str| request.guest.as_ref().is_none_or(|guest| guest == name);
     let about: Vec<_> = status.guests.iter().filter(|guest| wanted(&guest.name)).collect();
@@ -70,15 +70,16 @@ fn in_words(request: &HoldRequest, about: &[&GuestStatus]) -> String {
     format!("{} {whom}{time}", request.hold)
 }
 
-/// Reclaims memory from a guest's cgroup.
+/// Reclaims memory from a guest's cgroup, as a `user` ordered.
 pub(crate) async fn reclaim_from_cgroup(
     sources: &Sources,
+    user: u32,
     request: &CgroupReclaimRequest,
 ) -> Result<CgroupReclaimAnswer, Refusal> {
     let status = sources.status();
     let guest = status.guests.iter().find(|guest| guest.name == request.guest);
     let id = guest.ok_or(Refusal::NoSuchGuest)?.report.id.clone();
-    let tried = take(sources, (&id, &request.guest), Means::Cgroup, request.bytes).await?;
+    let tried = take(sources, user, (&id, &request.guest), (Means::Cgroup, request.bytes)).await?;
     let Status { mode, guests, .. } = sources.status();
     let guest = guests.into_iter().find(|guest| guest.report.id == id).ok_or(Refusal::NoSuchGuest)?;
     Ok(CgroupReclaimAnswer { mode, tried, guest })
@@ -95,13 +96,13 @@ pub(crate) enum Means {
     Balloon,
 }
 
-/// Orders that memory is taken from a guest. Returns what became of the order; `None` if no decision has heard it yet, or if memtide must
+/// A `user` orders that memory is taken from a guest. Returns what became of the order; `None` if no decision has heard it yet, or if memtide must
 /// leave the guest alone.
 pub(crate) async fn take(
     sources: &Sources,
+    user: u32,
     (id, name): (&GuestId, &str),
-    means: Means,
-    bytes: Bytes,
+    (means, bytes): (Means, Bytes),
 ) -> Result<Option<Tried>, Refusal> {
     // What is asked for begins like this: it may be less than was ordered.
     let (ordered, asked, whence) = match means {
@@ -109,7 +110,7 @@ pub(crate) async fn take(
         Means::Agent => (Ordered::Trim(bytes), "trim ", "by its agent"),
         Means::Balloon => (Ordered::Fetch(bytes), "target ", "by its balloon"),
     };
-    let turn = sources.orders.turn().await;
+    let turn = sources.orders.turn(user).await;
     let heard = sources.orders.give(vec![Order { guest: id.clone(), ordered }]).ok_or(Refusal::TooMany)?;
     drop(turn);
     info!("the operator's order: reclaim {bytes} ({name}, {whence})");

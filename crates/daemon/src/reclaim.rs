@@ -14,7 +14,7 @@ use memtide_model::{Bytes, Mode, Moment};
 use tokio::sync::broadcast::Receiver;
 use tokio::time::{Instant, timeout};
 
-use crate::bounded::Lease;
+use crate::bounded::Client;
 use crate::operator::{Means, Refusal, hold, take};
 use crate::sources::Sources;
 
@@ -30,7 +30,7 @@ const LITTLE: Bytes = Bytes::from_mib(4);
 /// A guest whose memory is being reclaimed.
 struct Job<'a> {
     sources: &'a Sources,
-    lease: Option<Lease>,
+    client: Client,
     guest: GuestDetail,
     ticks: Receiver<Arc<Published>>,
     /// The least that the guest has cost the host so far.
@@ -41,7 +41,7 @@ struct Job<'a> {
 /// Reclaims what the request asks for.
 pub(crate) async fn reclaim(
     sources: &Sources,
-    lease: Option<Lease>,
+    client: Client,
     request: &ReclaimRequest,
 ) -> Result<ReclaimAnswer, Refusal> {
     let name = &request.guest;
@@ -65,16 +65,17 @@ pub(crate) async fn reclaim(
         return Err(unknown("this memtide only observes"));
     }
     let id = guest.seen.id.clone();
-    let _turn =
-        sources.orders.turn_at(&id)?.ok_or_else(|| unknown("somebody else is reclaiming its memory"))?;
+    let turn = sources.orders.turn_at(client.user, &id)?;
+    let _turn = turn.ok_or_else(|| unknown("somebody else is reclaiming its memory"))?;
     let ticks = sources.events.subscribe();
     let ends = Instant::now() + LONGEST;
-    let mut job = Job { sources, lease, guest, ticks, least: cost, ends };
+    let user = client.user;
+    let mut job = Job { sources, client, guest, ticks, least: cost, ends };
     let done = job.run(&answer, request.by.is_none() && request.to.is_none()).await?;
     let held = match request.hold {
         Some(span) => {
             let request = HoldRequest { guest: Some(name.clone()), hold: Wanted::Hold, for_span: Some(span) };
-            Some(hold(sources, &request).await?)
+            Some(hold(sources, user, &request).await?)
         }
         None => None,
     };
@@ -148,12 +149,17 @@ impl Job<'_> {
     async fn order(&self, means: Means, bytes: Bytes) -> Result<Result<Moment, String>, Refusal> {
         let status = &self.guest.status;
         self.extend_lease();
-        Ok(match take(self.sources, (&self.guest.seen.id, &status.name), means, bytes).await? {
-            None => {
-                Err(format!("not asked so far ({}); check `memtide explain {}`", status.state, status.name))
-            }
-            Some(tried) => tried.failed.map_or(Ok(tried.at), Err),
-        })
+        Ok(
+            match take(self.sources, self.client.user, (&self.guest.seen.id, &status.name), (means, bytes))
+                .await?
+            {
+                None => Err(format!(
+                    "not asked so far ({}); check `memtide explain {}`",
+                    status.state, status.name
+                )),
+                Some(tried) => tried.failed.map_or(Ok(tried.at), Err),
+            },
+        )
     }
 
     /// Waits until the host has the memory back, or gets no more of it. `freed` is the memory that became free, once that is known.
@@ -184,9 +190,7 @@ impl Job<'_> {
 
     /// The client's connection lasts until the next look, and longer than the wait for a decision.
     fn extend_lease(&self) {
-        if let Some(lease) = &self.lease {
-            lease.extend(ONE_ORDER);
-        }
+        self.client.lease.extend(ONE_ORDER);
     }
 }
 
@@ -202,6 +206,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::bounded::Lease;
     use crate::orders::Orders;
 
     const GUEST: Bytes = Bytes::from_mib(64 << 10);
@@ -333,8 +338,9 @@ mod tests {
             }
         };
         let request = ReclaimRequest { guest: "web1".to_owned(), ..ReclaimRequest::default() };
+        let client = Client { user: 0, lease: Lease::until(Instant::now()) };
         tokio::select! {
-            answer = reclaim(&sources, None, &request) => answer,
+            answer = reclaim(&sources, client, &request) => answer,
             () = decides => unreachable!("it decides forever"),
         }
     }

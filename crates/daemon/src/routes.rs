@@ -24,7 +24,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Bytes as Body;
 use axum::extract::rejection::{BytesRejection, PathRejection};
-use axum::extract::{ConnectInfo, DefaultBodyLimit, Extension, Path, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, State};
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
@@ -34,7 +34,7 @@ use serde::Serialize;
 use serde_json::json;
 use tracing::{info, warn};
 
-use crate::bounded::{Bounded, Lease};
+use crate::bounded::{Bounded, Client};
 use crate::metrics;
 use crate::operator::{self, Refusal};
 use crate::reclaim;
@@ -64,7 +64,7 @@ pub fn serve(
             let served = match tokio::net::UnixListener::from_std(listener) {
                 Ok(listener) => {
                     let listener = Bounded::new(listener, MOST_CONNECTIONS, LONGEST_CONNECTION);
-                    let service = router(sources).into_make_service_with_connect_info::<Lease>();
+                    let service = router(sources).into_make_service_with_connect_info::<Client>();
                     axum::serve(listener, service).await
                 }
                 Err(error) => Err(error),
@@ -114,9 +114,8 @@ async fn ksm(State(sources): State<Sources>) -> Json<KsmStatus> {
     Json(KsmStatus::new(sources.status(), &sources.history))
 }
 
-async fn events(State(sources): State<Sources>, lease: Option<Extension<ConnectInfo<Lease>>>) -> Response {
-    let lease = lease.map(|Extension(ConnectInfo(lease))| lease);
-    let stream = sources.events.stream(&sources.board.latest(), Arc::clone(&sources.confined), lease);
+async fn events(State(sources): State<Sources>, ConnectInfo(client): ConnectInfo<Client>) -> Response {
+    let stream = sources.events.stream(&sources.board.latest(), Arc::clone(&sources.confined), client);
     stream.unwrap_or_else(|| {
         refused(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -159,28 +158,35 @@ fn answer<T: Serialize>(sources: &Sources, given: Result<T, Refusal>) -> Respons
     }
 }
 
-async fn holds(State(sources): State<Sources>, body: Result<Body, BytesRejection>) -> Response {
+async fn holds(
+    State(sources): State<Sources>,
+    ConnectInfo(client): ConnectInfo<Client>,
+    body: Result<Body, BytesRejection>,
+) -> Response {
     match order(body, HoldRequest::read) {
-        Ok(request) => answer(&sources, operator::hold(&sources, &request).await),
+        Ok(request) => answer(&sources, operator::hold(&sources, client.user, &request).await),
         Err(mistake) => mistake,
     }
 }
 
 async fn reclaims(
     State(sources): State<Sources>,
-    lease: Option<Extension<ConnectInfo<Lease>>>,
+    ConnectInfo(client): ConnectInfo<Client>,
     body: Result<Body, BytesRejection>,
 ) -> Response {
-    let lease = lease.map(|Extension(ConnectInfo(lease))| lease);
     match order(body, ReclaimRequest::read) {
-        Ok(request) => answer(&sources, reclaim::reclaim(&sources, lease, &request).await),
+        Ok(request) => answer(&sources, reclaim::reclaim(&sources, client, &request).await),
         Err(mistake) => mistake,
     }
 }
 
-async fn cgroup_reclaims(State(sources): State<Sources>, body: Result<Body, BytesRejection>) -> Response {
+async fn cgroup_reclaims(
+    State(sources): State<Sources>,
+    ConnectInfo(client): ConnectInfo<Client>,
+    body: Result<Body, BytesRejection>,
+) -> Response {
     match order(body, CgroupReclaimRequest::read) {
-        Ok(request) => answer(&sources, operator::reclaim_from_cgroup(&sources, &request).await),
+        Ok(request) => answer(&sources, operator::reclaim_from_cgroup(&sources, client.user, &request).await),
         Err(mistake) => mistake,
     }
 }
@@ -229,7 +235,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("memtide.sock");
         let listener = tokio::net::UnixListener::bind(&path).unwrap();
-        tokio::spawn(async { axum::serve(listener, router(sources)).await });
+        let listener = Bounded::new(listener, MOST_CONNECTIONS, LONGEST_CONNECTION);
+        let service = router(sources).into_make_service_with_connect_info::<Client>();
+        tokio::spawn(async { axum::serve(listener, service).await });
         let mut asks = tokio::net::UnixStream::connect(&path).await.unwrap();
         let request = format!("{request} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         asks.write_all(request.as_bytes()).await.unwrap();
