@@ -14,11 +14,6 @@ pub(crate) fn shell(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// The name of a libvirt guest as an argument of virsh, which treats a leading dash as an option.
-pub(crate) fn domain(name: &str) -> String {
-    if name.starts_with('-') { format!("--domain={}", shell(name)) } else { shell(name) }
-}
-
 /// The text as a string of TOML or JSON.
 pub(crate) fn string(text: &str) -> String {
     let mut out = String::from("\"");
@@ -52,7 +47,6 @@ mod tests {
         assert_eq!(shell("a b; rm -rf $HOME"), "'a b; rm -rf $HOME'");
         assert_eq!(shell("it's"), r"'it'\''s'");
         assert_eq!(shell(""), "''");
-        assert_eq!((domain("--all"), domain("a b")), ("--domain=--all".to_owned(), "'a b'".to_owned()));
         assert_eq!(string("a\"b\\c\n"), r#""a\"b\\c\u000a""#);
         assert_eq!(file_name("../a b"), ".._a_b");
     }

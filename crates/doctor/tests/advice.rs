@@ -128,6 +128,11 @@ fn libvirt_and_its_users() {
     ] {
         gives(&web, change, &format!("{edit}{place}"), &[line]);
     }
+    let mut long = of(Launcher::Libvirt, "web");
+    // The name that memtide shows is cut.
+    (long.name, long.launch.name) = (format!("{}…", "n".repeat(125)), format!("--{}", "n".repeat(200)));
+    let edit = format!("virsh edit --domain={} ", long.launch.name);
+    gives(&long, Change::Unlocked, &edit, &["<locked/>"]);
     let mut pod = of(Launcher::KubeVirt, "web");
     pod.launch.project = Some("shop".to_owned());
     gives(

@@ -5,7 +5,9 @@
 use std::fmt::Write;
 
 use memtide_model::Bytes;
-use memtide_vmm::qemu::{Arguments, Backing, BalloonOwner, CommandLine, Equipment, MemoryBlock, MemoryRole};
+use memtide_vmm::qemu::{
+    Arguments, Backing, CommandLine, Equipment, MemoryBlock, MemoryRole, Owner, SetsBalloon,
+};
 
 /// One layout of the table.
 #[derive(Default)]
@@ -63,10 +65,10 @@ fn facts(layout: &Layout) -> Vec<String> {
     let file = || (!layout.file.is_empty()).then(|| layout.file.clone().into_bytes());
     let arguments = Arguments::read(cmdline.as_bytes(), |_| file());
     let (line, equipment) = (CommandLine::of(&arguments), Equipment::of(&arguments));
-    let owner = match line.launcher.balloon() {
-        BalloonOwner::Nobody => "nobody else sets the balloon",
-        BalloonOwner::Perhaps => "it may set the balloon",
-        BalloonOwner::Launcher => "it owns the balloon",
+    let owner = match (Owner { launcher: line.launcher }).sets_balloon() {
+        SetsBalloon::No => "nobody else sets the balloon",
+        SetsBalloon::Perhaps => "it may set the balloon",
+        SetsBalloon::Yes => "it owns the balloon",
     };
     let mut facts = vec![format!("launcher {}; {owner}", line.launcher.name())];
     facts.extend(line.of_xen.then(|| "no guest: Xen".to_owned()));

@@ -5,7 +5,7 @@ use memtide_vmm::qemu::Launcher;
 use super::{Change, at, balloon_options, shell_lines};
 use crate::facts::GuestFacts;
 use crate::finding::Fix;
-use crate::quote::{domain, shell};
+use crate::quote::shell;
 
 pub(super) fn fix(guest: &GuestFacts, change: Change<'_>) -> Option<Fix> {
     match guest.launch.by {
@@ -14,6 +14,17 @@ pub(super) fn fix(guest: &GuestFacts, change: Change<'_>) -> Option<Fix> {
         Launcher::Ovirt => ovirt(change),
         _ => xml(guest, change),
     }
+}
+
+/// The guest's name in libvirt, as an argument of virsh, which treats a leading dash as an option.
+pub(crate) fn domain(guest: &GuestFacts) -> String {
+    let name = match &guest.launch.project {
+        Some(namespace) if guest.launch.by == Launcher::KubeVirt => {
+            &format!("{namespace}_{}", guest.launch.name)
+        }
+        _ => &guest.launch.name,
+    };
+    if name.starts_with('-') { format!("--domain={}", shell(name)) } else { shell(name) }
 }
 
 /// Elements of libvirt's XML: `docs/formatdomain.rst` of libvirt, "Memory Backing", "Memory balloon device", "Channel", "Hypervisor features"
@@ -41,7 +52,7 @@ fn xml(guest: &GuestFacts, change: Change<'_>) -> Option<Fix> {
         Change::Private => (": remove from <memoryBacking>", "<access mode='shared'/>".to_owned()),
         Change::Monitor(_) => return None,
     };
-    Some(at(format!("virsh edit {} (from the next start){what}", domain(&guest.name)), [line]))
+    Some(at(format!("virsh edit {} (from the next start){what}", domain(guest)), [line]))
 }
 
 fn memballoon(guest: &GuestFacts) -> String {

@@ -11,6 +11,7 @@ mod libvirt;
 mod own;
 mod raw;
 
+pub(crate) use libvirt::domain;
 use memtide_vmm::qemu::Launcher;
 pub(crate) use raw::monitor;
 
@@ -69,7 +70,7 @@ pub fn socket_of(guest: &GuestFacts, end: &str) -> String {
 #[must_use]
 pub fn fix(guest: &GuestFacts, change: Change<'_>) -> Fix {
     let launcher = guest.launch.by;
-    let of_libvirt = launcher.is_of_libvirt() || guest.is_of_libvirt();
+    let of_libvirt = guest.is_of_libvirt();
     let known = if of_libvirt { libvirt::fix(guest, change) } else { own::fix(guest, change) };
     let known = known.or_else(|| if of_libvirt { None } else { raw::fix(guest, change) });
     known.unwrap_or_else(|| Fix {

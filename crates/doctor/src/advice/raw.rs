@@ -191,9 +191,10 @@ fn in_file(guest: &GuestFacts, change: Change<'_>) -> Option<Fix> {
     })
 }
 
-/// What somebody types who starts QEMU without a launcher.
+/// What somebody types who starts QEMU without a launcher. QEMU takes one base memory, and accelerators in one of two ways (tried with QEMU 10.0).
 fn plain(guest: &GuestFacts, change: Change<'_>) -> Fix {
     const PLACE: &str = "QEMU's command line (from the next start)";
+    const IN_PLACE: &str = "in place of -mem-path and the backend of its memory";
     const WITH_SOCKET: &str = "QEMU's command line (from the next start; the directory must exist)";
     let size = guest.process.memory.unwrap_or(guest.full).whole_mib();
     let memory = |backend: &str| {
@@ -210,16 +211,19 @@ fn plain(guest: &GuestFacts, change: Change<'_>) -> Fix {
         Change::Monitor(path) => at(WITH_SOCKET, [monitor(path)]),
         Change::AgentPort => at(WITH_SOCKET, agent_port(guest)),
         Change::Unlocked => at(PLACE, ["-overcommit mem-lock=off".to_owned()]),
-        Change::NoHugePages => at(format!("{PLACE}, with transparent huge pages instead"), [memory("ram")]),
-        Change::Without(device) => at(format!("{PLACE}: remove"), [host_device(device)]),
-        Change::OwnMemory => {
-            at(format!("{PLACE}, without the file (and without -incoming)"), [memory("ram")])
+        Change::NoHugePages => {
+            at(format!("{PLACE}, {IN_PLACE}, with transparent huge pages instead"), [memory("ram")])
         }
-        Change::NotOnDisk => at(PLACE, [memory("memfd") + ",share=on"]),
+        Change::Without(device) => at(format!("{PLACE}: remove"), [host_device(device)]),
+        Change::OwnMemory => at(format!("{PLACE}, {IN_PLACE}, and without -incoming"), [memory("ram")]),
+        Change::NotOnDisk => at(format!("{PLACE}, {IN_PLACE}"), [memory("memfd") + ",share=on"]),
         Change::NoPrealloc => {
             at(format!("{PLACE}: remove"), ["prealloc=on".to_owned(), "-mem-prealloc".to_owned()])
         }
-        Change::TranslationLimit => at(PLACE, ["-accel tcg,thread=multi,tb-size=64".to_owned()]),
+        Change::TranslationLimit => at(
+            format!("{PLACE}, in place of -accel and of accel in -machine"),
+            ["-accel tcg,thread=multi,tb-size=64".to_owned()],
+        ),
         Change::Mergeable => at(PLACE, ["-machine mem-merge=on".to_owned()]),
         Change::NotMergeable => at(PLACE, ["-machine mem-merge=off".to_owned()]),
         Change::Private => at(

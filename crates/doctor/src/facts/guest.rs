@@ -28,8 +28,6 @@ const DEADLINE: Duration = Duration::from_secs(3);
 const AT_ONCE: usize = 128;
 /// The memory of a QEMU guest without `-m`.
 const DEFAULT_MEMORY: Bytes = Bytes::from_mib(128);
-/// The first process starts everything else, and never a guest itself: with socket activation, it listens at any path.
-const INIT: u32 = 1;
 
 /// One guest.
 #[derive(Clone, Debug)]
@@ -40,8 +38,6 @@ pub struct GuestFacts {
     pub pid: u32,
     /// The real user of this process.
     pub user: Option<u32>,
-    /// Its owner.
-    pub owner: Owner,
     /// Its memory with an empty balloon, as far as it counts.
     pub full: Bytes,
     /// The memory that it claims, if that counts no further than `full`: see `claims`.
@@ -129,7 +125,7 @@ impl GuestFacts {
     /// Whether libvirt started it.
     #[must_use]
     pub fn is_of_libvirt(&self) -> bool {
-        self.owner == Owner::Libvirt
+        Owner { launcher: self.launch.by }.is_libvirt()
     }
 
     /// Whether its memory is made of pages of hugetlbfs.
@@ -199,8 +195,8 @@ pub(super) fn find(root: &Root, configured: &[ConfiguredGuest], daemon: &Daemon)
             }
         }
     }
-    let guests = discovery.processes().filter(|process| process.pid != INIT);
-    let processes = guests.map(|process| (process.clone(), named.get(&process.pid).cloned())).collect();
+    let processes =
+        discovery.processes().map(|process| (process.clone(), named.get(&process.pid).cloned())).collect();
     Found { processes, failed, unmatched }
 }
 
@@ -211,8 +207,7 @@ fn process_of(discovery: &mut Discovery, guest: &ConfiguredGuest, daemon: &Daemo
         _ => None,
     };
     let adopted = told.and_then(|(&pid, _)| Some(discovery.adopt(pid).ok()??.pid));
-    let owner = adopted.map_or_else(|| discovery.owner_of(&guest.qmp), Ok)?;
-    if owner == INIT { Err(Absence::Unsupported) } else { Ok(owner) }
+    adopted.map_or_else(|| discovery.owner_of(&guest.qmp), Ok)
 }
 
 /// The problem with the socket of a configured guest without a process. There is none if a process listens that has no time to accept.
@@ -346,19 +341,19 @@ impl Files {
         let paths = process.equipment.memory.iter().filter_map(|memory| memory.path.clone());
         Self {
             tcp_monitors: CommandLine::parse(&cmdline).tcp_monitors,
-            launch: Launch::of(process.launcher, &cmdline, process.id.name()),
+            launch: Launch::of(process.owner.launcher, &cmdline, process.id.name()),
             memory_files: paths.map(|path| (path.clone(), kind_of(root, pid, &path))).collect(),
             status: text(&root.process(pid, "status")).ok().map(|text| status(&text)),
             locked: Locked::read(root, pid).ok(),
             age: age(root, process.id.start()),
             left_behind: left_behind(root, process),
-            is_held: process.owner != Owner::Libvirt && is_held(&proc_fs, pid, &process.bound),
+            is_held: is_held(&proc_fs, pid, &process.bound),
         }
     }
 
     /// What is known of a process whose files could not be read in time.
     fn unread(process: &QemuProcess) -> Self {
-        Self { launch: Launch::of(process.launcher, &[], process.id.name()), ..Self::default() }
+        Self { launch: Launch::of(process.owner.launcher, &[], process.id.name()), ..Self::default() }
     }
 }
 
@@ -397,16 +392,14 @@ fn of_process(
     let costs = memory.as_ref().map(|memory| &memory.costs);
     let ram_like = costs.map(|costs| costs.ram_like).filter(|size| !size.is_zero());
     let full = ram_like.filter(|_| process.facts.is_of_unknown_size()).unwrap_or(assumed);
-    let why = match (process.owner, process.monitors.is_empty()) {
-        (Owner::Libvirt, _) => Absence::OwnedBy("libvirt".to_owned()),
-        (_, true) => Absence::NoControl,
-        _ => Absence::NotYet,
+    let why = match process.monitors.is_empty() {
+        true => process.owner.why_no_monitor(),
+        false => Absence::NotYet,
     };
     GuestFacts {
         name: name.to_owned(),
         pid: process.pid,
         user: process.user,
-        owner: process.owner,
         full,
         claims: None,
         age: files.age,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use memtide_model::{Absence, Balloon, Fence, Mode, Polling, Reading, Span};
-use memtide_vmm::qemu::{BalloonOwner, Launcher};
+use memtide_vmm::qemu::{Launcher, Owner, SetsBalloon};
 
 use super::{of_guest, sight};
 use crate::advice::{self, Change};
@@ -29,7 +29,7 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let path = guest.monitors.first().map(|path| path.display().to_string()).unwrap_or_default();
     let finding = |rule, severity, fact: &str| of_guest(guest, rule, severity, fact);
     Some(match why {
-        Absence::NoControl if matches!(guest.launch.by, Launcher::Incus | Launcher::Lxd) => {
+        Absence::OwnedBy(_) if !guest.is_of_libvirt() => {
             let fact = format!("{} keeps its monitor for itself", guest.launch.by.name());
             own_socket(facts, guest, finding("monitor.taken", Severity::Problem, &fact).costs(ONLY_COUNTED))
         }
@@ -187,7 +187,7 @@ fn was_asked(guest: &GuestFacts) -> bool {
 
 fn with_device(guest: &GuestFacts, finding: Finding) -> Finding {
     let finding = finding.with(advice::fix(guest, Change::Balloon));
-    let is_alone = guest.launch.by.balloon() == BalloonOwner::Nobody && !guest.is_of_libvirt();
+    let is_alone = Owner { launcher: guest.launch.by }.sets_balloon() == SetsBalloon::No;
     if guest.monitors.is_empty() || !is_alone {
         return finding;
     }

@@ -6,9 +6,10 @@ use memtide_host::{CgroupVersion, Limited};
 use memtide_model::Bytes;
 
 use super::of_guest;
+use crate::advice::domain;
 use crate::facts::{Facts, GuestFacts};
 use crate::finding::{Finding, Severity};
-use crate::quote::{domain, shell};
+use crate::quote::shell;
 
 /// The effect of a limit.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -107,10 +108,8 @@ fn fix(
     if let ([guest], LimitKind::Kills) = (guests, kind)
         && guest.is_of_libvirt()
     {
-        return finding.fix(
-            "a shell",
-            [format!("virsh memtune {} --hard-limit -1 --live --config", domain(&guest.name))],
-        );
+        return finding
+            .fix("a shell", [format!("virsh memtune {} --hard-limit -1 --live --config", domain(guest))]);
     }
     let finding = match unit(&limited.dir) {
         Some(unit) => {

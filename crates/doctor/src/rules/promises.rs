@@ -4,10 +4,9 @@ use memtide_model::{Budget, Bytes, Commitment, largest_guest};
 use memtide_vmm::qemu::Accel;
 
 use super::{gives_nothing, of_guest};
-use crate::advice::{self, Change};
+use crate::advice::{self, Change, domain};
 use crate::facts::{Facts, GuestFacts};
 use crate::finding::{Finding, Severity};
-use crate::quote::domain;
 
 /// The capacity, and the part of it that guests may have: without the reserve.
 fn for_guests(facts: &Facts) -> Option<(Bytes, Bytes)> {
@@ -110,16 +109,15 @@ fn self_deflation(facts: &Facts) -> Option<(Bytes, usize)> {
 
 /// memtide does not manage libvirt guests.
 pub(super) fn libvirt(facts: &Facts) -> Option<Finding> {
-    let names: Vec<&str> =
-        facts.guests.iter().filter(|guest| guest.is_of_libvirt()).map(|guest| guest.name.as_str()).collect();
-    if names.is_empty() {
+    let guests: Vec<&GuestFacts> = facts.guests.iter().filter(|guest| guest.is_of_libvirt()).collect();
+    if guests.is_empty() {
         return None;
     }
-    let fact = match names.as_slice() {
-        [name] => format!("libvirt owns the guest {name}"),
+    let fact = match guests.as_slice() {
+        [guest] => format!("libvirt owns the guest {}", guest.name),
         all => format!("libvirt owns {} guests", all.len()),
     };
-    let cost = match names.len() {
+    let cost = match guests.len() {
         1 => {
             "this version sees and counts it, but never connects to its monitor: it takes nothing from it, and cannot see whether its \
              statistics are polled"
@@ -131,7 +129,7 @@ pub(super) fn libvirt(facts: &Facts) -> Option<Finding> {
     };
     let finding = Finding::of_host("libvirt.not-managed", Severity::Hint, fact).costs(cost);
     let lines =
-        names.iter().map(|name| format!("virsh dommemstat --period 1 {} --live --config", domain(name)));
+        guests.iter().map(|guest| format!("virsh dommemstat --period 1 {} --live --config", domain(guest)));
     Some(finding.fix("a shell: let libvirt poll the statistics", lines))
 }
 

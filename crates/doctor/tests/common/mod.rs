@@ -15,7 +15,7 @@ use memtide_model::{
     Absence, Balloon, Bytes, Config, GuestStats, KsmRun, KsmSettings, Mode, Polling, Reading, Space, Span,
     TmpfsId, Told,
 };
-use memtide_vmm::qemu::{Accel, BalloonArgument, CommandLine, Equipment, Owner, ProcessFacts, Source};
+use memtide_vmm::qemu::{Accel, BalloonArgument, CommandLine, Equipment, ProcessFacts, Source};
 use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
 use serde_json::json;
 use tempfile::TempDir;
@@ -47,7 +47,6 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
         name: name.to_owned(),
         pid,
         user: Some(0),
-        owner: Owner::Nobody,
         full: mib(1024),
         claims: None,
         age: Some(Span::from_secs(3600)),

@@ -10,7 +10,7 @@ fn what_an_agent_needs() {
     // A guest of libvirt with a second monitor, which memtide alone uses.
     let findings = found(|facts| {
         first(facts).agent = None;
-        first(facts).owner = Owner::Libvirt;
+        first(facts).launch.by = Launcher::Libvirt;
     });
     let finding = findings.iter().find(|finding| finding.rule == "agent.none").unwrap();
     assert!(text(finding).contains("<target type='virtio' name='org.memtide.agent.0'/>"), "{finding:?}");

@@ -15,7 +15,7 @@ fn the_way_to_the_balloon() {
         absent(facts, Absence::ControlTaken)
     });
     gives(PROBLEM, "monitor.taken", "Incus keeps its monitor for itself", |facts| {
-        absent(facts, Absence::NoControl);
+        absent(facts, Absence::OwnedBy("Incus".to_owned()));
         first(facts).process.reads_files = true;
         first(facts).launch.by = Launcher::Incus;
     });

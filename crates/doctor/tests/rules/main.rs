@@ -30,9 +30,7 @@ use memtide_model::{
     Absence, Agent, Amount, Balloon, Bytes, Can, Config, Fence, GuestStats, KsmMode, KsmRun, KsmSettings,
     Mode, Outsider, Outsiders, Polling, Reading, Space, Span, TmpfsId, Withheld, name_matches,
 };
-use memtide_vmm::qemu::{
-    Accel, Backing, BalloonArgument, Equipment, Launcher, MemoryArgument, MemoryBlock, Owner,
-};
+use memtide_vmm::qemu::{Accel, Backing, BalloonArgument, Equipment, Launcher, MemoryArgument, MemoryBlock};
 const PROBLEM: Severity = Severity::Problem;
 const WARNING: Severity = Severity::Warning;
 const HINT: Severity = Severity::Hint;
@@ -154,10 +152,10 @@ fn a_guest_that_is_left_alone_has_no_problems() {
 fn guests_of_libvirt_get_libvirts_lines_and_have_no_problems() {
     let findings = found(|facts| {
         for guest in &mut facts.guests {
-            guest.owner = Owner::Libvirt;
+            guest.launch.by = Launcher::Libvirt;
             untold(guest, Absence::OwnedBy("libvirt".to_owned()));
         }
-        first(facts).name = "a b".to_owned();
+        first(facts).launch.name = "a b".to_owned();
         equipment(facts).balloon = None;
         facts.guests[1].equipment.as_mut().unwrap().balloon.as_mut().unwrap().free_page_reporting = false;
     });
@@ -194,7 +192,7 @@ fn one_guest_is_no_plural() {
     let nine = alone(|facts| facts.slow = (0..9).map(|n| format!("the mappings of web{n}")).collect());
     assert!(nine[0].fact.contains("web7 and 1 other took too long"), "{nine:#?}");
     let libvirts = alone(|facts| {
-        first(facts).owner = Owner::Libvirt;
+        first(facts).launch.by = Launcher::Libvirt;
         absent(facts, Absence::OwnedBy("libvirt".to_owned()));
     });
     assert!(text(&libvirts[0]).contains("never connects to its monitor"), "{libvirts:#?}");

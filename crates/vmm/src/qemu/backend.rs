@@ -9,7 +9,7 @@ use memtide_model::{Absence, Backend as Vmm, Bytes, Capabilities, GuestId, Users
 use tokio::sync::watch;
 
 use super::control::{AgentPort, Knocks, QemuControl, Shared};
-use super::discovery::{Accel, Changes, Discovery, DiscoveryError, Owner, QemuProcess};
+use super::discovery::{Accel, Changes, Discovery, DiscoveryError, QemuProcess};
 use super::facts;
 use super::listed::OfMonitors;
 use super::machine::DEFAULT_MEMORY;
@@ -195,10 +195,8 @@ impl Backend for Qemu {
 
     fn control(&mut self, id: &GuestId) -> Result<Box<dyn Control>, Absence> {
         let Guest { process, held, bound, namespace } = self.guests.get(id).ok_or(Absence::Gone)?;
-        match (process.owner, held) {
-            (Owner::Libvirt, _) => return Err(Absence::OwnedBy("libvirt".to_owned())),
-            (Owner::Nobody, None) if process.monitors.is_empty() => return Err(Absence::NoControl),
-            (Owner::Nobody, _) => {}
+        if process.owner.is_libvirt() || (held.is_none() && process.monitors.is_empty()) {
+            return Err(process.owner.why_no_monitor());
         }
         let peer = self.discovery.proc_fs().is_live().then_some(process.pid);
         let monitor = Monitor::new(MonitorConfig {
@@ -230,7 +228,7 @@ impl Backend for Qemu {
 }
 
 fn found(id: &GuestId, Guest { process, held, .. }: &Guest) -> Found {
-    let of_libvirt = process.owner == Owner::Libvirt;
+    let of_libvirt = process.owner.is_libvirt();
     let full = process.facts.memory.unwrap_or(DEFAULT_MEMORY);
     Found {
         id: id.clone(),

@@ -14,12 +14,15 @@ use memtide_model::{Absence, Bytes, GuestId, Users, Withheld};
 use super::arguments::{Arguments, LONGEST_FILE, Source};
 use super::command_line::CommandLine;
 use super::equipment::Equipment;
-use super::launcher::Launcher;
+use super::owner::Owner;
 use super::ram::{self, MemoryBlock};
 use super::recognise::Strangers;
 use super::{listed, places, socket};
 pub use crate::processes::DiscoveryError;
 use crate::processes::{Processes, Scan};
+
+/// The service manager, which listens for its services: a socket of its is no monitor yet.
+const INIT: u32 = 1;
 
 /// A QEMU process that runs a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +35,7 @@ pub struct QemuProcess {
     pub user: Option<u32>,
     /// Its user is not admitted: no more is known than the start of its command line tells.
     pub is_outside: bool,
-    /// The owner.
+    /// The program that started it, and what that keeps for itself.
     pub owner: Owner,
     /// The facts from its command line.
     pub facts: ProcessFacts,
@@ -40,13 +43,11 @@ pub struct QemuProcess {
     pub withheld: Option<Withheld>,
     /// Its devices and the kind of its memory.
     pub equipment: Equipment,
-    /// The program that started it.
-    pub launcher: Launcher,
     /// The files with memory of devices other than RAM.
     pub device_files: Vec<DeviceFile>,
     /// The NUMA node of the host that all of its memory is bound to.
     pub node: Option<u32>,
-    /// The places of its QMP sockets, as paths that work in this process, in the order in which they are tried. A place may be a guess: only the
+    /// The places of its QMP sockets, but for those that its owner keeps, as paths that work in this process, in the order in which they are tried. A place may be a guess: only the
     /// kernel knows who listens there.
     pub monitors: Vec<PathBuf>,
     /// QMP sockets at which QEMU writes an answer over several lines, as given. memtide does not read such answers.
@@ -55,15 +56,6 @@ pub struct QemuProcess {
     pub bound: Vec<PathBuf>,
     /// The socket of the port for the guest's agent, as a path that works in this process.
     pub agent: Option<PathBuf>,
-}
-
-/// The owner of a QEMU, who decides whether memtide may use its monitor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
-    /// No known owner: memtide may use its monitors.
-    Nobody,
-    /// libvirt: memtide never connects to it.
-    Libvirt,
 }
 
 /// The facts from a QEMU's start that affect its cost on the host.
@@ -258,6 +250,9 @@ impl Discovery {
             true => listener,
             false => self.known.keys().copied().find(has_it).unwrap_or(listener),
         };
+        if pid == INIT && !self.known.contains_key(&pid) {
+            return Err(Absence::Unsupported);
+        }
         let adopted = self.adopt(pid).ok().flatten();
         adopted.map(|process| process.pid).ok_or(Absence::Unsupported)
     }
@@ -283,7 +278,9 @@ impl Discovery {
             return;
         }
         let id = self.identity(pid, &stat, &line, boot);
-        let bound = if is_outside { Vec::new() } else { places::bound(self.proc_fs(), pid, &line) };
+        let owner = Owner { launcher: line.launcher };
+        let mut bound = if is_outside { Vec::new() } else { places::bound(self.proc_fs(), pid, &line) };
+        bound.retain(|path| !owner.keeps(path));
         let agent = line.agent.as_ref().filter(|_| !is_outside);
         let node = ram::node(&line.ram);
         let process = QemuProcess {
@@ -291,12 +288,11 @@ impl Discovery {
             pid,
             user,
             is_outside,
-            owner: if line.launcher.is_of_libvirt() { Owner::Libvirt } else { Owner::Nobody },
+            owner,
             monitors: places::of_all(&self.processes, pid, &bound),
             bound,
             pretty_monitors: line.pretty_monitors.clone(),
             agent: agent.and_then(|path| places::likely(&self.processes, pid, path)),
-            launcher: line.launcher,
             device_files: if is_outside { Vec::new() } else { self.device_files(pid, &line.device_memory) },
             facts: self.facts(pid, line),
             withheld: equipment.withheld(),

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use memtide_model::{About, Bytes, Fact, FactSource, counted, printable};
 
 use super::arguments::Source;
-use super::discovery::{Owner, QemuProcess};
-use super::launcher::{BalloonOwner, Launcher};
+use super::discovery::QemuProcess;
+use super::launcher::Launcher;
+use super::owner::SetsBalloon;
 use super::ram::{Backing, MemoryBlock, MemoryRole};
 
 /// The most blocks of memory that are told one by one.
@@ -34,16 +35,17 @@ pub(super) fn of(process: &QemuProcess, held: Option<&PathBuf>) -> Vec<Fact> {
         ));
     }
     all.push(monitor(process, held));
-    if process.launcher != Launcher::Unknown {
-        all.push(Fact::new(About::Launcher, process.launcher.name(), FactSource::CommandLine));
+    let launcher = process.owner.launcher;
+    if launcher != Launcher::Unknown {
+        all.push(Fact::new(About::Launcher, launcher.name(), FactSource::CommandLine));
     }
-    let sets = match process.launcher.balloon() {
-        BalloonOwner::Nobody => None,
-        BalloonOwner::Perhaps => Some("may set it, too, if the guest's configuration says so"),
-        BalloonOwner::Launcher => Some("sets it"),
+    let sets = match process.owner.sets_balloon() {
+        SetsBalloon::No => None,
+        SetsBalloon::Perhaps => Some("may set it, too, if the guest's configuration says so"),
+        SetsBalloon::Yes => Some("sets it"),
     };
     if let Some(sets) = sets {
-        let says = format!("{} {sets}", process.launcher.name());
+        let says = format!("{} {sets}", launcher.name());
         all.push(Fact::new(About::Balloon, says, FactSource::CommandLine));
     }
     if let Some(user) = process.user {
@@ -55,10 +57,14 @@ pub(super) fn of(process: &QemuProcess, held: Option<&PathBuf>) -> Vec<Fact> {
 /// The monitor that memtide asks. A place on the command line counts only if the process listens there.
 fn monitor(process: &QemuProcess, held: Option<&PathBuf>) -> Fact {
     match (held, process.monitors.as_slice()) {
-        (None, _) if process.owner == Owner::Libvirt => {
+        _ if process.owner.is_libvirt() => {
             Fact::new(About::Monitor, "none: libvirt owns this guest", FactSource::CommandLine)
         }
         (Some(path), _) => Fact::new(About::Monitor, shown(path), FactSource::Configuration),
+        (None, []) if process.owner.keeps_monitor() => {
+            let says = format!("none: {} keeps it for itself", process.owner.launcher.name());
+            Fact::new(About::Monitor, says, FactSource::CommandLine)
+        }
         (None, []) => {
             let says = "none: no QMP monitor on a Unix socket";
             Fact::new(About::Monitor, says, FactSource::CommandLine)

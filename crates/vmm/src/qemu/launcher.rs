@@ -1,7 +1,7 @@
-//! The program that started a guest, and whether it sets the guest's balloon itself.
+//! The program that started a guest.
 //!
-//! **Problem.** Two programs that set one balloon work against each other. And most people never write QEMU's options themselves: advice about
-//! them does not help.
+//! **Problem.** Most people never write QEMU's options themselves: advice about them does not help. And some launchers set balloons
+//! ([`Owner`](super::Owner)).
 //!
 //! **Rule.** A launcher is recognised by the sockets and files that it gives QEMU, and by names that it alone writes. Anybody can
 //! write such a command line: memtide then leaves the guest alone or gives other advice, and nothing else depends on it.
@@ -46,17 +46,6 @@ pub enum Launcher {
     /// No known launcher: a person or a script.
     #[default]
     Unknown,
-}
-
-/// The program that sets a guest's balloon besides memtide.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BalloonOwner {
-    /// Nobody: the launcher leaves the balloon alone.
-    Nobody,
-    /// The launcher, if the guest's configuration says so (Proxmox: `balloon` and `shares`).
-    Perhaps,
-    /// The launcher, or the library that owns its monitor. memtide writes no balloon there.
-    Launcher,
 }
 
 impl Launcher {
@@ -110,31 +99,6 @@ impl Launcher {
             Self::Podman => "podman machine",
             Self::Multipass => "Multipass",
             Self::Unknown => "an unknown launcher",
-        }
-    }
-
-    /// Whether it uses libvirt, which owns the guest's monitor.
-    #[must_use]
-    pub const fn is_of_libvirt(self) -> bool {
-        matches!(self, Self::Libvirt | Self::KubeVirt | Self::OpenStack | Self::Ovirt)
-    }
-
-    /// Who else sets the balloons of its guests. Incus and LXD set them by `limits.memory`, and keep the monitor for themselves.
-    #[must_use]
-    pub const fn balloon(self) -> BalloonOwner {
-        match self {
-            Self::Libvirt | Self::KubeVirt | Self::OpenStack | Self::Ovirt | Self::Incus | Self::Lxd => {
-                BalloonOwner::Launcher
-            }
-            Self::Proxmox | Self::Ganeti => BalloonOwner::Perhaps,
-            Self::Kata
-            | Self::NixosMicrovm
-            | Self::AndroidEmulator
-            | Self::Quickemu
-            | Self::Lima
-            | Self::Podman
-            | Self::Multipass
-            | Self::Unknown => BalloonOwner::Nobody,
         }
     }
 }

@@ -15,7 +15,7 @@
 //! a monitor is *kept open* until somebody knocks, and the next poll reads its events. A monitor is *dedicated* if the configuration says
 //! that it belongs to memtide. Only a dedicated monitor's events are heard as they come.
 //!
-//! Rules. memtide never connects to a QEMU that libvirt owns. It trusts nothing from a guest or a monitor: lines, texts, queues and
+//! Rules. memtide never connects to a QEMU that libvirt owns, nor to a monitor that a launcher keeps for itself ([`Owner`]). It trusts nothing from a guest or a monitor: lines, texts, queues and
 //! numbers are bounded. A failure is a [`memtide_model::Absence`], never a zero.
 
 mod arguments;
@@ -35,6 +35,7 @@ mod machine;
 mod merge;
 mod monitor;
 mod options;
+mod owner;
 mod picture;
 mod places;
 mod qmp;
@@ -51,11 +52,12 @@ mod wire;
 pub use arguments::{Arguments, Source};
 pub use backend::{ConfiguredGuest, LEAST_GROWTH, Qemu, ram_blocks};
 pub use command_line::CommandLine;
-pub use discovery::{Accel, Changes, Discovery, DiscoveryError, Owner, ProcessFacts, QemuProcess};
+pub use discovery::{Accel, Changes, Discovery, DiscoveryError, ProcessFacts, QemuProcess};
 pub use equipment::{BalloonArgument, Equipment, InFile, MemoryArgument};
-pub use launcher::{BalloonOwner, Launcher};
+pub use launcher::Launcher;
 pub use listed::is_held;
 pub use monitor::{Monitor, MonitorConfig, MonitorError, Use};
+pub use owner::{Owner, SetsBalloon};
 pub use qmp::{Command, Qmp, QmpError, QmpEvent, Refusal};
 pub use ram::{Backing, MemoryBlock, MemoryRole};
 pub use recognise::resembles_qemu;
