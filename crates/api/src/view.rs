@@ -366,13 +366,22 @@ fn facts(seen: &GuestSeen, history: &History) -> Vec<Fact> {
     let mut facts = history.facts(&seen.id);
     // An instance of UML has no other size than that of its command line.
     if !seen.told.claimed && !seen.capabilities.plugs {
-        let plugged = match seen.told.hotplug.latest() {
-            Some(hotplug) => {
-                format!(", {} of it by virtio-mem, which can plug {}", hotplug.plugged, hotplug.most)
-            }
-            None => String::new(),
-        };
-        facts.push(Fact::new(About::Size, format!("{}{plugged}", seen.told.full), FactSource::Vmm));
+        let hotplug = seen.told.hotplug.latest();
+        let plugged = hotplug.map_or_else(String::new, |hotplug| {
+            format!(", {} of it by virtio-mem, which can plug {}", hotplug.plugged, hotplug.most)
+        });
+        let full = seen.told.full;
+        let started_with = full.saturating_sub(hotplug.map_or(Bytes::ZERO, |hotplug| hotplug.plugged));
+        let is_size =
+            |fact: &Fact| fact.about == About::Size && fact.says.starts_with(|c: char| c.is_ascii_digit());
+        let names_another = |fact: &&Fact| is_size(fact) && fact.says != started_with.to_string();
+        if let Some(named) = facts.iter().find(names_another).map(|fact| fact.says.clone()) {
+            let says = format!(
+                "its start names {named}, its VMM tells {full}, with all that was plugged since: {full} counts"
+            );
+            facts.push(Fact::new(About::Contradiction, says, FactSource::Vmm));
+        }
+        facts.push(Fact::new(About::Size, format!("{full}{plugged}"), FactSource::Vmm));
     }
     if let Some(why @ Withheld::GivesNothing { .. }) = &seen.withheld {
         facts.retain(|fact| fact.about != About::Gives);

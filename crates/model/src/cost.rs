@@ -45,7 +45,7 @@ impl Cost {
     /// The guest's memory that is not in its footprint and that it still uses: what KSM merged, what is in swap, as far as that is known, and what counts
     /// for another guest.
     #[must_use]
-    pub fn elsewhere(&self) -> Bytes {
+    pub fn not_in_footprint(&self) -> Bytes {
         let parts = [&self.merged, &self.swapped];
         let parts = parts.map(|reading| reading.latest().copied().unwrap_or_default());
         Bytes::sum(parts.into_iter().chain([self.for_others]))

@@ -19,6 +19,7 @@
 mod agent;
 mod back_off;
 mod capabilities;
+mod claims;
 mod config;
 mod cost;
 mod decision;

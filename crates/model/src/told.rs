@@ -92,6 +92,11 @@ pub enum Fence {
         /// The size, or the most that its VMM could use beyond it.
         claims: Bytes,
     },
+    /// Its balloon keeps more than its VMM says that it has.
+    Contradicts {
+        /// The size that its VMM tells.
+        full: Bytes,
+    },
 }
 
 /// For people: the guest's present situation.
@@ -105,6 +110,9 @@ impl fmt::Display for Fence {
             Self::Unproved => f.write_str("its VMM does not tell its size"),
             Self::Oversized { claims } => {
                 write!(f, "claims {claims}, more than this machine has; counts at what it uses")
+            }
+            Self::Contradicts { full } => {
+                write!(f, "its balloon keeps more than the {full} that its VMM tells; counts at that")
             }
         }
     }

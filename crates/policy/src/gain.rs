@@ -74,7 +74,7 @@ fn excess(step: GivenStep, full: Bytes) -> Bytes {
 #[must_use]
 pub fn resident(seen: &GuestSeen) -> Option<Bytes> {
     let footprint = seen.cost.footprint.fresh()?;
-    Some(footprint.saturating_sub(seen.cost.overhead).saturating_add(seen.cost.elsewhere()))
+    Some(footprint.saturating_sub(seen.cost.overhead).saturating_add(seen.cost.not_in_footprint()))
 }
 
 /// Whether a step seems to have brought nothing, and the mappings have not told yet.

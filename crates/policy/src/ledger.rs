@@ -35,8 +35,8 @@ pub struct Entry {
     pub beyond: Bytes,
     /// Memory that it can still take by deflating its own balloon.
     pub self_deflation: Bytes,
-    /// The part of its held memory that the ledger counts elsewhere (pages that a pool of huge pages keeps for it).
-    pub elsewhere: Bytes,
+    /// Pages that a pool of huge pages keeps for it: a part of its held memory that the ledger counts in the host's other use.
+    pub kept_in_pool: Bytes,
 }
 
 impl Entry {
@@ -54,8 +54,8 @@ impl Entry {
         let beyond = seen.cost.overhead_bound.saturating_add(seen.unplugged_request());
         let self_deflation =
             if seen.deflates_itself() { seen.told.full.saturating_sub(held) } else { Bytes::ZERO };
-        let elsewhere = seen.cost.kept_in_pool().min(held);
-        let reach = held.saturating_sub(elsewhere).saturating_add(beyond);
+        let kept_in_pool = seen.cost.kept_in_pool().min(held);
+        let reach = held.saturating_sub(kept_in_pool).saturating_add(beyond);
         let footprint = seen.cost.footprint.latest().copied().unwrap_or(reach);
         let footprint = match seen.capabilities.commits {
             Commits::WhenTouched => footprint,
@@ -73,7 +73,7 @@ impl Entry {
             overhead: seen.cost.overhead,
             beyond,
             self_deflation,
-            elsewhere,
+            kept_in_pool,
         }
     }
 
@@ -86,7 +86,7 @@ impl Entry {
     /// Its worst-case cost without asking.
     #[must_use]
     pub fn reach(&self) -> Bytes {
-        self.held.saturating_sub(self.elsewhere).saturating_add(self.beyond)
+        self.held.saturating_sub(self.kept_in_pool).saturating_add(self.beyond)
     }
 
     /// The same guest without its VMM's memory.

@@ -230,7 +230,7 @@ fn touched(seen: &GuestSeen, entry: &Entry, stats: &GuestStats) -> Bytes {
     if seen.cost.footprint.fresh().is_none() {
         return Bytes::MAX;
     }
-    let touched = entry.touched().saturating_add(seen.cost.elsewhere());
+    let touched = entry.touched().saturating_add(seen.cost.not_in_footprint());
     let moves = |balloon: &Balloon| balloon.deflate_on_oom || balloon.free_page_reporting;
     let by_itself = seen.told.balloon.fresh().is_some_and(moves);
     let total = stats.total.filter(|_| !by_itself).unwrap_or(entry.actual);

@@ -275,6 +275,9 @@ impl Machine {
                 FaultKind::Late => ills.late = true,
                 FaultKind::Lost => ills.lost = true,
                 FaultKind::Unreadable => ills.unreadable = true,
+                FaultKind::Unknown => ills.unknown = true,
+                FaultKind::TellsSize(size) => ills.tells_size = Some(size),
+                FaultKind::SaidPinned => ills.said_pinned = true,
                 _ => {}
             }
         }
@@ -312,10 +315,13 @@ impl World for Machine {
         let host = self.host.seen(unreadable, stale, self.now);
         let ksm = self.merging.as_ref().map_or_else(Reading::unsupported, |ksm| Reading::now(ksm.seen()));
         let host = HostSeen { ksm, ..host };
+        // Some hosts are parts of a machine: their guests may be larger than they are.
+        let largest = self.guests.iter().map(|resident| resident.plan.spec.memory).max();
+        let memory = self.host.capacity().max(largest.unwrap_or_default());
         let mut guests: Vec<GuestSeen> = Vec::with_capacity(self.guests.len());
         for index in 0..self.guests.len() {
             let ills = if self.faults.is_empty() { Ills::default() } else { self.ills(index) };
-            guests.extend(self.guests[index].seen(asking, ills, self.now));
+            guests.extend(self.guests[index].seen(asking, ills, memory, self.now));
         }
         if !guests.is_sorted_by(|a, b| a.id < b.id) {
             guests.sort_by(|a, b| a.id.cmp(&b.id));
@@ -341,6 +347,9 @@ impl World for Machine {
         let ills = self.ills(index);
         if ills.refuses {
             return failed(Absence::Refused("not now".to_owned()));
+        }
+        if ills.unknown {
+            return failed(Absence::NoControl);
         }
         // The outcome is unknown: half of the changes are carried out although their answer comes too late.
         if ills.late && self.random.chance(1, 2) {

@@ -4,7 +4,7 @@ use memtide_engine::{Ask, Asking};
 use memtide_guest::{Guest, Random, Size};
 use memtide_model::{
     Absence, Agent, Backend, Balloon, Bytes, Capabilities, Cost, GuestId, GuestSeen, GuestStats, Moment,
-    Polling, Reading, Span, Told,
+    Polling, Reading, Span, Told, Withheld,
 };
 
 use crate::merged::Merged;
@@ -56,6 +56,9 @@ pub(crate) struct Ills {
     pub(crate) late: bool,
     pub(crate) lost: bool,
     pub(crate) unreadable: bool,
+    pub(crate) unknown: bool,
+    pub(crate) tells_size: Option<Bytes>,
+    pub(crate) said_pinned: bool,
 }
 
 impl Resident {
@@ -202,8 +205,14 @@ impl Resident {
         self.stats = Some((stats, now));
     }
 
-    /// The reading of the guest, with the questions that `asking` chooses. A VMM reports a reset and a fence by itself.
-    pub(crate) fn seen(&mut self, asking: &mut Asking, ills: Ills, now: Moment) -> Option<GuestSeen> {
+    /// The reading of the guest on a host with `memory`, with the questions that `asking` chooses. A VMM reports a reset and a fence by itself.
+    pub(crate) fn seen(
+        &mut self,
+        asking: &mut Asking,
+        ills: Ills,
+        memory: Bytes,
+        now: Moment,
+    ) -> Option<GuestSeen> {
         self.guest.as_ref()?;
         if let Some(ask) = asking.ask(&self.id) {
             self.answer(ask, ills, now);
@@ -217,10 +226,11 @@ impl Resident {
         let guest = self.guest.as_ref()?;
         let spec = guest.spec();
         let told = match &self.told {
+            _ if ills.unknown => Told::claimed(spec.memory, Absence::NotYet),
             Some((told, at)) => told.clone().later(now.since(*at)),
             None => Told::nothing(spec.memory, Absence::NotYet),
         };
-        Some(GuestSeen {
+        let mut seen = GuestSeen {
             id: self.id.clone(),
             pid: 1_000,
             user: None,
@@ -232,9 +242,16 @@ impl Resident {
                 ..Cost::of(footprint, spec.overhead, spec.overhead_bound, &Absence::Unsupported)
             },
             tmpfs: self.plan.in_tmpfs.then_some(TMPFS),
-            withheld: None,
-            told: Told { reset: guest.was_reset(), fence: ills.fence, ..told },
-        })
+            withheld: ills.said_pinned.then(|| Withheld::Pinned("vfio-pci".to_owned())),
+            told: Told {
+                full: ills.tells_size.unwrap_or(told.full),
+                reset: guest.was_reset(),
+                fence: ills.fence,
+                ..told
+            },
+        };
+        seen.bound_claims(if ills.unknown { None } else { Some(spec.memory) }, memory);
+        Some(seen)
     }
 
     /// Its footprint and its CPU time, read again if that is `due`.

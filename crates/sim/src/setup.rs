@@ -127,6 +127,12 @@ pub enum FaultKind {
     Foreign(Bytes),
     /// The footprint cannot be read.
     Unreadable,
+    /// Nothing is known of the guest but its footprint: its VMM does not answer, and its mappings are not read.
+    Unknown,
+    /// The VMM tells this size.
+    TellsSize(Bytes),
+    /// The facts say that taking memory from the guest brings the host nothing.
+    SaidPinned,
     /// The host's memory cannot be read: the last reading remains.
     HostUnreadable,
     /// The wall clock jumps by the fault's length.

@@ -254,10 +254,13 @@ fn rounded_fault(fault: &Fault) -> Vec<Fault> {
         all.extend(round_time(fault.at, step).map(|at| Fault { at, ..fault.clone() }));
         all.extend(round_time(fault.lasts, step).map(|lasts| Fault { lasts, ..fault.clone() }));
     }
-    if let FaultKind::Foreign(size) = fault.kind {
-        let near = nearest(size.whole_mib(), 100).map(Bytes::from_mib);
-        all.extend(near.map(|size| Fault { kind: FaultKind::Foreign(size), ..fault.clone() }));
-    }
+    let near = |size: Bytes| nearest(size.whole_mib(), 100).map(Bytes::from_mib);
+    let kind = match fault.kind {
+        FaultKind::Foreign(size) => near(size).map(FaultKind::Foreign),
+        FaultKind::TellsSize(size) => near(size).map(FaultKind::TellsSize),
+        _ => None,
+    };
+    all.extend(kind.map(|kind| Fault { kind, ..fault.clone() }));
     all
 }
 

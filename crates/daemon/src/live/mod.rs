@@ -4,7 +4,6 @@
 //! memory. A guest that does not answer gives an old or absent reading; it never delays the others. `pressure` wakes the engine.
 
 mod cgroups;
-mod claims;
 mod costs;
 mod ending;
 mod facts;
@@ -355,7 +354,7 @@ impl LiveWorld {
         // The command line is known before the mappings are read.
         let withheld = guest.found.withheld.clone().or_else(|| self.costs.withheld(&guest.found.id));
         let mut seen = GuestSeen { withheld, ..look_of(guest, cost) };
-        claims::bound(&mut seen, mapped, self.memory);
+        seen.bound_claims(mapped, self.memory);
         seen.tmpfs = self.costs.tmpfs_of(&seen.id, seen.told.full);
         seen
     }

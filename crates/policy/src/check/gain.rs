@@ -97,5 +97,5 @@ const fn part(full: Bytes) -> Bytes {
 /// The guest's memory that the host backs, here or elsewhere; `None` if its footprint is not known.
 pub(super) fn backed(guest: &GuestSeen) -> Option<Bytes> {
     let own = guest.cost.footprint.fresh()?.saturating_sub(guest.cost.overhead);
-    Some(own.saturating_add(guest.cost.elsewhere()))
+    Some(own.saturating_add(guest.cost.not_in_footprint()))
 }

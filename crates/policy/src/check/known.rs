@@ -202,10 +202,13 @@ impl<'a> Known<'a> {
     pub fn can_want(&self, now: Moment) -> u128 {
         let is_content = self.record.content_since.is_some_and(|since| now.since(since) >= CONTENT);
         let wants = self.is_released() || (self.available().is_some() && !is_content);
-        if self.stands_outside() || !wants {
-            return 0;
-        }
-        u128::from(self.limit().saturating_sub(self.held()).get())
+        let wanted = match wants {
+            _ if self.stands_outside() => return 0,
+            true => self.limit(),
+            // It may have a larger one than it had: a reload, or memory that turned out to be pinned.
+            false => self.reservation(),
+        };
+        u128::from(wanted.saturating_sub(self.held()).get())
     }
 
     /// Whether its size follows from its target: it may be stuck otherwise, or somebody else moves its balloon.

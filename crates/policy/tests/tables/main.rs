@@ -7,6 +7,7 @@ mod common;
 mod activity;
 mod agent;
 mod alone;
+mod claims;
 mod clock;
 mod emergency;
 mod fetch;

@@ -305,9 +305,10 @@ fn file(file: &File) -> String {
 }
 
 fn fault(fault: &Fault, guests: &[GuestSetup]) -> String {
-    let target = match fault.kind {
-        FaultKind::Foreign(target) => Some(size(target)),
-        _ => None,
+    let (target, wrong) = match fault.kind {
+        FaultKind::Foreign(target) => (Some(size(target)), None),
+        FaultKind::TellsSize(wrong) => (None, Some(size(wrong))),
+        _ => (None, None),
     };
     let guest = fault.guest.and_then(|index| guests.get(index)).map(|guest| quoted(&guest.name));
     table(
@@ -318,6 +319,7 @@ fn fault(fault: &Fault, guests: &[GuestSetup]) -> String {
             ("guest", guest),
             ("is", Some(quoted(name_of(fault.kind)))),
             ("target", target),
+            ("size", wrong),
         ],
     )
 }
@@ -342,6 +344,9 @@ pub(crate) const fn name_of(kind: FaultKind) -> &'static str {
         FaultKind::Lost => "answers-lost",
         FaultKind::Foreign(_) => "foreign-target",
         FaultKind::Unreadable => "unreadable",
+        FaultKind::Unknown => "unknown",
+        FaultKind::TellsSize(_) => "wrong-size",
+        FaultKind::SaidPinned => "said-pinned",
         FaultKind::HostUnreadable => "host-unreadable",
         FaultKind::ClockJumps => "clock-jumps",
         FaultKind::Suspended => "suspended",

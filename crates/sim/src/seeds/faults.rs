@@ -12,10 +12,11 @@ use crate::setup::{Fault, FaultKind, GuestSetup, Lie};
 enum Kind {
     Guest(FaultKind),
     Foreign,
+    TellsSize,
     Host(FaultKind),
 }
 
-const KINDS: [Kind; 23] = [
+const KINDS: [Kind; 26] = [
     Kind::Guest(FaultKind::Refuses),
     Kind::Guest(FaultKind::Stuck),
     Kind::Guest(FaultKind::Lies(Lie::NothingAvailable)),
@@ -34,6 +35,9 @@ const KINDS: [Kind; 23] = [
     Kind::Guest(FaultKind::Lost),
     Kind::Foreign,
     Kind::Guest(FaultKind::Unreadable),
+    Kind::Guest(FaultKind::Unknown),
+    Kind::TellsSize,
+    Kind::Guest(FaultKind::SaidPinned),
     Kind::Host(FaultKind::HostUnreadable),
     Kind::Host(FaultKind::ClockJumps),
     Kind::Host(FaultKind::Suspended),
@@ -74,6 +78,7 @@ fn fault(draw: &mut Draw, guests: &[GuestSetup], (phase, worst): (Span, Span)) -
         }
         Kind::Guest(kind) => (Some(index), kind),
         Kind::Foreign => (Some(index), FaultKind::Foreign(foreign_target(guest, target))),
+        Kind::TellsSize => (Some(index), FaultKind::TellsSize(guest.spec.memory.mul_div(3 * target, 100))),
     };
     let instant = matches!(kind, FaultKind::SelfDeflates | FaultKind::Foreign(_));
     let lasts = match kind {

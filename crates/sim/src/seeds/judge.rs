@@ -207,9 +207,14 @@ fn surprise(setup: &Setup) -> Bytes {
     noise.saturating_sub(setup.config.reserve_of(setup.host.memory))
 }
 
-/// Faults after which a guest has more memory than memtide gave it.
+/// Faults after which a guest has more memory than memtide gave it, or knows of.
 const fn escapes(kind: FaultKind) -> bool {
-    matches!(kind, FaultKind::Vanishes | FaultKind::Reset | FaultKind::SelfDeflates | FaultKind::Foreign(_))
+    let knows_less = matches!(kind, FaultKind::Unknown | FaultKind::TellsSize(_));
+    knows_less
+        || matches!(
+            kind,
+            FaultKind::Vanishes | FaultKind::Reset | FaultKind::SelfDeflates | FaultKind::Foreign(_)
+        )
 }
 
 /// The most that the programs of a guest can rise.

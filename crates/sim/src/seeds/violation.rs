@@ -130,13 +130,13 @@ mod tests {
     #[test]
     fn what_goes_wrong_is_made_small_and_its_file_breaks_the_bound() {
         // Nothing is known that memtide does wrong with these setups. Where it may not manage the guests, they go wrong.
-        let found = (0..50).find_map(|seed| {
+        let found = (0..200).find_map(|seed| {
             let mut setup = faulty(seed);
             setup.config.classes.entry(Config::DEFAULT_CLASS.into()).or_default().manage = false;
             first(&setup, WrongKind::AboveCapacity).map(|_| (seed, setup))
         });
         let (seed, setup) = found.expect("on one of these hosts the guests do not fit by themselves");
-        let (_, violation) = small(seed, setup.clone(), WrongKind::AboveCapacity, 10).unwrap();
+        let (_, violation) = small(seed, setup.clone(), WrongKind::AboveCapacity, 40).unwrap();
         let written = Scenario::parse(&violation.file).unwrap();
         let size = |setup: &Setup| setup.guests.len() + setup.faults.len();
         assert!(size(&written.setup) < size(&setup), "{}", violation.file);

@@ -168,6 +168,8 @@ fn fault(fault: &FaultEntry, end: Span, position: &Position<'_, '_>) -> Result<(
     let is = *fault.is.get_ref();
     let no_use = fault.target.is_some() && is != FaultName::ForeignTarget;
     position.refuse(no_use, "target", "only is = \"foreign-target\" has one")?;
+    let no_use = fault.size.is_some() && is != FaultName::WrongSize;
+    position.refuse(no_use, "size", "only is = \"wrong-size\" has one")?;
     let no_guest = is.is_of_host() && fault.guest.is_some();
     position.refuse(no_guest, "guest", "this happens to the host or the daemon: take it out")
 }

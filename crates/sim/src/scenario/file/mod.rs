@@ -196,6 +196,7 @@ struct FaultEntry {
     guest: Option<Spanned<String>>,
     is: Spanned<FaultName>,
     target: Option<Size>,
+    size: Option<Size>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -219,6 +220,9 @@ enum FaultName {
     AnswersLost,
     ForeignTarget,
     Unreadable,
+    Unknown,
+    WrongSize,
+    SaidPinned,
     HostUnreadable,
     ClockJumps,
     Suspended,
@@ -517,6 +521,14 @@ impl FaultEntry {
         Ok((0..times).map(|number| Span::from_millis(first + number * step)).collect())
     }
 
+    fn needs(&self, size: Option<&Size>, what: &str, key: &str, text: &str) -> Result<Bytes, Mistake> {
+        let missing = || {
+            let message = format!("is: {what} needs a value: add {key} = \"512 MiB\"");
+            Mistake::at(text, &self.is.span(), message)
+        };
+        size.map(|size| size.0).ok_or_else(missing)
+    }
+
     fn kind(&self, text: &str) -> Result<FaultKind, Mistake> {
         Ok(match self.is.get_ref() {
             FaultName::Refuses => FaultKind::Refuses,
@@ -535,14 +547,15 @@ impl FaultEntry {
             FaultName::Migrating => FaultKind::Fenced(Fence::Migrating),
             FaultName::Late => FaultKind::Late,
             FaultName::AnswersLost => FaultKind::Lost,
-            FaultName::ForeignTarget => match self.target {
-                Some(target) => FaultKind::Foreign(target.0),
-                None => {
-                    let message = "is: a foreign target needs a size: add target = \"512 MiB\"";
-                    return Err(Mistake::at(text, &self.is.span(), message));
-                }
-            },
+            FaultName::ForeignTarget => {
+                FaultKind::Foreign(self.needs(self.target.as_ref(), "a foreign target", "target", text)?)
+            }
             FaultName::Unreadable => FaultKind::Unreadable,
+            FaultName::Unknown => FaultKind::Unknown,
+            FaultName::WrongSize => {
+                FaultKind::TellsSize(self.needs(self.size.as_ref(), "a wrong size", "size", text)?)
+            }
+            FaultName::SaidPinned => FaultKind::SaidPinned,
             FaultName::HostUnreadable => FaultKind::HostUnreadable,
             FaultName::ClockJumps => FaultKind::ClockJumps,
             FaultName::Suspended => FaultKind::Suspended,
