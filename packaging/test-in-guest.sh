@@ -73,6 +73,12 @@ within() {
 # writable UNIT FILE: whether the unit's file systems let root open the file for writing. read_only UNIT FILE: whether they forbid it.
 writable() { within "$1" sh -c ": >>'$2'"; }
 read_only() { says 'Read-only file system' within "$1" sh -c ": >>'$2'"; }
+# hides UNIT FILE: whether the unit's file systems have something in its place that nobody may use.
+hides() { within "$1" sh -c "[ \"\$(stat -c %a '$2')\" = 0 ]"; }
+fed_at() { systemctl show --property WatchdogTimestampMonotonic --value "$1"; }
+is_fed_since() { [ "$(fed_at "$2")" -gt "$1" ]; }
+# is_another PID UNIT: whether the unit runs with another main process.
+is_another() { is_active "$2" && [ "$(main_pid "$2")" -gt 0 ] && [ "$(main_pid "$2")" != "$1" ]; }
 status_of() { sed -n "s/^$2:[[:space:]]*//p" "/proc/$(main_pid "$1")/status"; }
 charge() { cat "$CGROUPS/$INNER/memory.current"; }
 # split_inner: asks the helper that splits, as the daemon does, and shows its answer.
@@ -134,7 +140,7 @@ keeps_at_most() {
 uml_costs_less() { [ "$(uml_blocks)" -lt "$1" ]; }
 
 in_guest() {
-  local before after unit ksm_found
+  local before after unit ksm_found fed pid
   export NO_COLOR=1 HOME=/root
   say "install under systemd"
   check "systemd is process 1" test "$(cat /proc/1/comm)" = systemd
@@ -253,6 +259,16 @@ in_guest() {
   check "the helper that splits has three capabilities" test "$(status_of "$unit" CapEff)" = 0000000000880004
   check "the helper that splits filters system calls" test "$(status_of "$unit" Seccomp)" = 2
   check "it splits the huge pages of the guest" says '"Ok":' split_inner
+  check "the guest runs on" is_active "$INNER"
+  check "the service cannot use systemd's own socket" hides memtide.service /run/systemd/private
+
+  say "watchdog"
+  fed=$(fed_at memtide.service)
+  check "decisions feed it" until_true is_fed_since "$fed" memtide.service
+  pid=$(main_pid memtide.service)
+  kill -STOP "$pid"
+  check "a daemon that no longer decides is started again" until_true is_another "$pid" memtide.service
+  check "it manages" until_true says "managing" memtide status
   check "the guest runs on" is_active "$INNER"
 
   say "end"

@@ -30,6 +30,9 @@ pub struct Status {
     pub counters: Counters,
     /// The time of the last decision; `None` before the first.
     pub decided_at: Option<Moment>,
+    /// The time since then, when this was told; `None` in the stream of events, whose ticks have just been decided.
+    #[serde(default)]
+    pub age: Option<Span>,
     /// The time that it took to observe, decide and act.
     pub took: Span,
     /// The host's side of the ledger.
@@ -273,6 +276,15 @@ pub struct CgroupReclaimAnswer {
 }
 
 impl Status {
+    /// Decisions are at most two seconds apart, and one takes less than that: an older one is the last of a daemon that no longer decides.
+    const TOO_OLD: Span = Span::from_secs(10);
+
+    /// The age of the last decision, if it is too old.
+    #[must_use]
+    pub fn is_late_by(&self) -> Option<Span> {
+        self.age.filter(|age| *age > Self::TOO_OLD)
+    }
+
     /// The status for the engine's published state.
     #[must_use]
     pub fn new(published: &Published) -> Self {
@@ -284,6 +296,7 @@ impl Status {
             confined: Vec::new(),
             counters: published.counters,
             decided_at: None,
+            age: None,
             took: Span::ZERO,
             host: HostReport::default(),
             swap: None,

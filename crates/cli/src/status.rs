@@ -122,7 +122,8 @@ fn headline(out: &mut String, status: &Status, style: Style) {
         HostState::Hard | HostState::Low => style.bad(&word),
     };
     let name = style.bold(&format!("memtide {}", status.version));
-    line(out, &format!("{name}  {mode}, {commitment}, host {host}"));
+    let late = status.is_late_by().map(|age| style.bad(&format!(", BUT ITS LAST DECISION IS {age} OLD")));
+    line(out, &format!("{name}  {mode}, {commitment}, host {host}{}", late.unwrap_or_default()));
 }
 
 fn ledger(out: &mut String, status: &Status, style: Style) {
@@ -228,15 +229,15 @@ fn remedy(status: &Status) -> String {
     }
     let fix = match status.commitment {
         Commitment::Elastic => {
-            "guests may take more than the free memory: raise `budget`, or stop or move a guest"
+            "guests may take more than the free memory: stop or move a guest, or raise `budget` if it is less than the host has"
         }
         Commitment::Strict if host.self_deflation.is_zero() || host.breach > host.self_deflation => {
-            "the guests' worst case exceeds the capacity: raise `budget`, lower `reserve`, stop or move a guest, or use an elastic \
-             commitment"
+            "the guests' worst case does not fit beside the reserve and everything else: lower `reserve`, stop or move a guest, use an \
+             elastic commitment, or raise `budget` if it is less than the host has"
         }
         Commitment::Strict => {
-            "the guests fit until one deflates its own balloon: raise `budget`, lower `reserve`, or use fewer `self_deflations` or an \
-             elastic commitment"
+            "the guests fit until one deflates its own balloon: lower `reserve`, use fewer `self_deflations` or an elastic commitment, \
+             or raise `budget` if it is less than the host has"
         }
     };
     fix.to_owned()
@@ -376,6 +377,7 @@ mod tests {
             confined: vec!["capabilities none".to_owned()],
             counters: Counters::default(),
             decided_at: Some(Moment::default()),
+            age: Some(Span::from_millis(700)),
             took: Span::ZERO,
             host,
             swap: None,
@@ -413,6 +415,9 @@ mod tests {
           \u{1b}c (process 42 of an unknown user):  its user is not known
           and 10 more
         "#);
+        let late = Status { age: Some(Span::from_secs(43)), ..status };
+        let first = render(&late, Style::plain()).lines().next().unwrap().to_owned();
+        assert_eq!(first, "memtide 0.1.0  managing, strict, host high, BUT ITS LAST DECISION IS 43.0 s OLD");
     }
 
     #[test]

@@ -31,5 +31,6 @@ pub mod routes;
 mod run;
 mod signals;
 pub mod sources;
+mod watchdog;
 
 pub use run::{RunError, run};

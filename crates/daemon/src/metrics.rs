@@ -2,6 +2,9 @@
 //!
 //! Sizes are gauges in bytes. A guest without a value (no target yet, no statistics) has no sample: missing is never zero.
 
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
 use memtide_model::{Bytes, HostState, KsmReport, KsmRun, KsmVerdict, Mode, TmpfsReport};
 use prometheus_client::encoding::text::encode as encode_text;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -63,6 +66,11 @@ fn host(registry: &mut Registry, status: &Status) {
     let warnings: Gauge = Gauge::default();
     warnings.set(i64::try_from(status.warnings.len()).unwrap_or(i64::MAX));
     registry.register("warnings", "Number of warnings in the status", warnings);
+    if let Some(age) = status.age {
+        let gauge: Gauge<f64, AtomicU64> = Gauge::default();
+        gauge.set(Duration::from(age).as_secs_f64());
+        registry.register_with_unit("decision_age", "Time since the last decision", Unit::Seconds, gauge);
+    }
     let outsiders: Gauge = Gauge::default();
     outsiders.set(i64::try_from(status.outsiders.count).unwrap_or(i64::MAX));
     let help = "Number of guests that are left out because of their users";

@@ -23,6 +23,7 @@ use crate::orders::Orders;
 use crate::routes;
 use crate::signals::Signals;
 use crate::sources::Sources;
+use crate::watchdog::Watchdog;
 use memtide_api::history::History;
 
 /// The time between two checks for the other daemon, for a daemon that only observes.
@@ -95,6 +96,7 @@ pub fn run(
         with_journal(Engine::new(world, settings.config.clone()), &settings.journal, journal);
     info!(mode = %settings.config.mode, socket = %socket.display(), "memtide {}", env!("CARGO_PKG_VERSION"));
     let board = engine.board();
+    Watchdog::feed_by(&board);
     let (ended, end) = oneshot::channel();
     let engine = thread::Builder::new().name("engine".to_owned()).spawn(move || {
         // Dropped even if the engine panics; the drop announces the end.
@@ -104,8 +106,7 @@ pub fn run(
         drop(name);
     })?;
     confined.extend(confinement.monitors());
-    let sources = Sources::new(board, history, orders, confined);
-    routes::serve(listener, sources, move || confinement.api())?;
+    routes::serve(listener, Sources::new(board, history, orders, confined), move || confinement.api())?;
     let other_is_gone = Arc::new(AtomicBool::new(false));
     runtime.block_on(async {
         if cannot_manage.is_some() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use memtide_api::history::History;
 use memtide_api::view::Status;
-use memtide_engine::Board;
+use memtide_engine::{Board, host_clock};
 
 use crate::events::Events;
 use crate::orders::Orders;
@@ -31,6 +31,8 @@ impl Sources {
     }
 
     pub(crate) fn status(&self) -> Status {
-        Status { confined: self.confined.to_vec(), ..Status::new(&self.board.latest()) }
+        let status = Status::new(&self.board.latest());
+        let age = status.decided_at.map(|at| host_clock().since(at));
+        Status { age, confined: self.confined.to_vec(), ..status }
     }
 }

@@ -104,10 +104,10 @@ fn stop(_: &Scene, guest: &Guest<'_>) -> Option<Step> {
 }
 
 /// A guest whose step was in vain gets its size back.
-fn give_back(_: &Scene, guest: &Guest<'_>) -> Option<Step> {
+fn give_back(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
     let Proof::Vain { size, resident } = guest.next.gain.proof else { return None };
     let is_below = guest.entry.target.saturating_add(TOLERANCE) < guest.full;
-    if !guest.is_managed() || !is_below {
+    if !guest.is_managed() || !is_below || guest.is_stuck_taking(scene.now) {
         return None;
     }
     Some(Step { size: guest.full, reason: Reason::InVain { size, resident }, urgent: true })

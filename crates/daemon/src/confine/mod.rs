@@ -175,6 +175,8 @@ fn api() -> Applied {
 mod tests {
     use super::*;
     use memtide_testing::Mortal;
+    use rustix::fs::{FlockOperation, OFlags};
+    use rustix::io::Errno;
     use std::fs::{self, File};
     use std::net::TcpListener;
     use std::os::unix::net::{UnixListener, UnixStream};
@@ -203,6 +205,21 @@ mod tests {
         }
     }
 
+    /// `fcntl` can make the kernel send a signal to any process of the same user when a descriptor becomes ready.
+    fn sends_no_signal() -> std::io::Result<()> {
+        let (socket, _other) = UnixStream::pair()?;
+        let with_signals = OFlags::from_bits_retain(libc::O_ASYNC.cast_unsigned());
+        for flags in [with_signals, with_signals | OFlags::NONBLOCK] {
+            assert_eq!(rustix::fs::fcntl_setfl(&socket, flags), Err(Errno::NOSYS));
+        }
+        rustix::fs::fcntl_setfl(&socket, OFlags::NONBLOCK)?;
+        assert!(rustix::fs::fcntl_getfl(&socket)?.contains(OFlags::NONBLOCK));
+        socket.try_clone()?;
+        // The record locks of POSIX are another command that no list has.
+        assert_eq!(rustix::fs::fcntl_lock(&socket, FlockOperation::NonBlockingLockShared), Err(Errno::NOSYS));
+        Ok(())
+    }
+
     /// Everything happens in a separate thread, so the test's own thread stays unconfined.
     #[test]
     fn a_thread_can_do_less_with_each_step() {
@@ -215,6 +232,7 @@ mod tests {
             assert!(TcpListener::bind("127.0.0.1:0").is_err());
             assert!(Command::new("/bin/true").spawn().is_err());
             assert!(UnixListener::bind(dir.path().join("another")).is_err());
+            sends_no_signal().unwrap();
             fs::write(&file, "text").unwrap();
             std::thread::spawn(|| {}).join().unwrap();
 

@@ -44,7 +44,6 @@ const EVERY: &[c_long] = &[
     libc::SYS_close,
     libc::SYS_fstat,
     libc::SYS_lseek,
-    libc::SYS_fcntl,
     libc::SYS_dup,
     libc::SYS_dup3,
     libc::SYS_pipe2,
@@ -181,6 +180,9 @@ const WRITE: &[c_long] = &[
 
 /// The flags that open a file for writing, or create it. With musl, `O_ACCMODE` has `O_PATH`, too, which opens nothing.
 const WRITES: c_int = (libc::O_ACCMODE & !libc::O_PATH) | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
+/// The allowed commands of `fcntl` besides `F_SETFL`. `F_SETOWN` and `F_SETSIG` let the kernel send any signal to any process of the same user.
+const FCNTLS: [c_int; 5] =
+    [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_SETFD, libc::F_GETFL];
 /// The allowed requests of `ioctl`: `FIONBIO`, `FIOCLEX`, `FIONREAD`, `TCGETS`, `TIOCGWINSZ`.
 const IOCTLS: [u32; 5] = [0x5421, 0x5451, 0x541b, 0x5401, 0x5413];
 
@@ -228,6 +230,14 @@ fn rules(part: Part) -> Result<BTreeMap<c_long, Vec<SeccompRule>>, seccompiler::
     rules.insert(libc::SYS_mprotect, vec![no_code(2)?]);
     // Threads, but no processes. The arguments of clone3 are in memory, which a filter cannot read, so clone3 is not on the list.
     rules.insert(libc::SYS_clone, vec![with(0, libc::CLONE_THREAD)?]);
+    let mut fcntls = vec![SeccompRule::new(vec![
+        equals(1, u64::from(libc::F_SETFL.cast_unsigned()))?,
+        masks(2, libc::O_ASYNC, 0)?,
+    ])?];
+    for command in FCNTLS {
+        fcntls.push(is(1, u64::from(command.cast_unsigned()))?);
+    }
+    rules.insert(libc::SYS_fcntl, fcntls);
     // The process may read its own limits, and signal its own end (abort).
     rules.insert(libc::SYS_prlimit64, vec![is(2, 0)?]);
     rules.insert(libc::SYS_tgkill, vec![is(0, u64::from(std::process::id()))?]);
@@ -254,23 +264,26 @@ fn rules(part: Part) -> Result<BTreeMap<c_long, Vec<SeccompRule>>, seccompiler::
 
 /// The lower half of argument `argument` is `value`. The kernel uses only this half of an `int`.
 fn is(argument: u8, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
-    let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)?;
-    SeccompRule::new(vec![condition])
+    SeccompRule::new(vec![equals(argument, value)?])
+}
+
+fn equals(argument: u8, value: u64) -> Result<SeccompCondition, seccompiler::BackendError> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
 }
 
 /// None of `bits` is set in argument `argument`.
 fn without(argument: u8, bits: c_int) -> Result<SeccompRule, seccompiler::BackendError> {
-    masked(argument, bits, 0)
+    SeccompRule::new(vec![masks(argument, bits, 0)?])
 }
 
 /// All of `bits` are set in argument `argument`.
 fn with(argument: u8, bits: c_int) -> Result<SeccompRule, seccompiler::BackendError> {
-    masked(argument, bits, u64::from(bits.cast_unsigned()))
+    SeccompRule::new(vec![masks(argument, bits, u64::from(bits.cast_unsigned()))?])
 }
 
-fn masked(argument: u8, bits: c_int, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
+fn masks(argument: u8, bits: c_int, value: u64) -> Result<SeccompCondition, seccompiler::BackendError> {
     let mask = SeccompCmpOp::MaskedEq(u64::from(bits.cast_unsigned()));
-    SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, mask, value)?])
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, mask, value)
 }
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ const BLIND: &str =
 /// There is no port for an agent. The balloon and its statistics come first.
 pub(super) fn port(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let works = guest.managed && guest.told.stats.fresh().is_some();
-    if !works || guest.agent.is_some() || guest.equipment.is_none() {
+    // An agent serves a guest that gives.
+    if !works || guest.agent.is_some() || guest.equipment.is_none() || guest.why_withheld().is_some() {
         return None;
     }
     let finding = of_guest(guest, "agent.none", Severity::Hint, "no port for memtide-agent").costs(BLIND);

@@ -352,7 +352,7 @@ pub(super) fn not_negotiated(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
 /// The statistics are not polled, or too rarely.
 pub(super) fn statistics(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     // When memtide manages, it sets the interval itself.
-    if facts.mode == Mode::Manage || !guest.managed {
+    if facts.mode == Mode::Manage || !guest.managed || guest.why_withheld().is_some() {
         return None;
     }
     let (rule, fact) = match guest.told.polling {

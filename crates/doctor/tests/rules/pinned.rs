@@ -50,6 +50,24 @@ fn a_name_with_the_signs_of_patterns_is_no_pattern_for_other_guests() {
 }
 
 #[test]
+fn a_guest_that_gives_nothing_is_told_nothing_that_helps_to_take_from_it() {
+    let without_both = |facts: &mut Facts| {
+        facts.mode = Mode::Observe;
+        first(facts).agent = None;
+        first(facts).told.polling = Polling::Off;
+    };
+    let (agent, polling) = ("agent.none", "statistics.off");
+    let gives = rules(&found(without_both));
+    assert!(gives.contains(&agent) && gives.contains(&polling), "{gives:?}");
+    let pinned = rules(&found(|facts| {
+        without_both(facts);
+        equipment(facts).mem_lock = true;
+    }));
+    assert!(pinned.contains(&"pinned.locked"), "{pinned:?}");
+    assert!(!pinned.contains(&agent) && !pinned.contains(&polling), "{pinned:?}");
+}
+
+#[test]
 fn a_few_locked_pages_are_nothing_unusual() {
     assert_eq!(found(|facts| locked(facts).locked = mib(2)), []);
 }

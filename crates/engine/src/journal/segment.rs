@@ -1,6 +1,6 @@
 //! Reads one segment, frame by frame. A length in the file is not trusted before that many bytes are read.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -33,10 +33,14 @@ pub(super) enum Next {
 impl Segment {
     /// Opens the file `path`. `Ok(Err(length))`: the file ends within its header, after `length` bytes.
     pub(super) fn open(path: &Path) -> Result<Result<Self, u64>, JournalError> {
-        let file = File::open(path).map_err(JournalError::io("open", path))?;
-        let mut file = BufReader::new(file);
-        let bytes = read_up_to(&mut file, HEADER).map_err(JournalError::io("read", path))?;
         let path = path.to_owned();
+        // An open of a pipe would wait for its other end, and an open of a device may act on it.
+        if !fs::metadata(&path).map_err(JournalError::io("look at", &path))?.is_file() {
+            return Err(JournalError::NotAJournal { path });
+        }
+        let file = File::open(&path).map_err(JournalError::io("open", &path))?;
+        let mut file = BufReader::new(file);
+        let bytes = read_up_to(&mut file, HEADER).map_err(JournalError::io("read", &path))?;
         match frame::read_header(&bytes) {
             Header::Ours => Ok(Ok(Self { path, file, offset: HEADER as u64 })),
             Header::Cut => Ok(Err(bytes.len() as u64)),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use memtide_engine::journal::{Cut, JournalError, Reader, Writer, encode, header};
 use memtide_model::{Bytes, Moment, OWN_POLICY, Record, State};
 use proptest::prelude::*;
+use rustix::fs::{FileType, Mode};
 
 const MOST: Bytes = Bytes::from_mib(8);
 
@@ -248,6 +249,21 @@ fn after_a_corrupt_place_the_next_whole_record_follows() {
     assert_eq!(reader.next().unwrap().unwrap(), note(0));
     assert!(matches!(reader.next().unwrap(), Err(JournalError::Corrupt { .. })));
     assert_eq!(reader.collect::<Result<Vec<_>, _>>().unwrap(), [note(2)]);
+}
+
+#[test]
+fn a_pipe_in_the_directory_is_no_journal_and_holds_nothing_up() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), 0..2);
+    let pipe = dir.path().join("000009.mtj");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let (mut writer, cut) = Writer::open(dir.path(), MOST).unwrap();
+    assert_eq!(cut, None);
+    let before = memtide_engine::resume(dir.path(), Moment::from_millis(9)).unwrap();
+    let is_pipe = |error: &JournalError| matches!(error, JournalError::NotAJournal { path } if *path == pipe);
+    assert!(before.unread.iter().any(is_pipe), "{:?}", before.unread);
+    writer.write(start, &[note(2)]).unwrap();
+    assert!(dir.path().join("000010.mtj").exists(), "the next one has the next number");
 }
 
 #[test]
