@@ -50,6 +50,8 @@ pub struct QemuProcess {
     /// The places of its QMP sockets, but for those that its owner keeps, as paths that work in this process, in the order in which they are tried. A place may be a guess: only the
     /// kernel knows who listens there.
     pub monitors: Vec<PathBuf>,
+    /// The places of those that its owner keeps. memtide does not use them.
+    pub kept_monitors: Vec<PathBuf>,
     /// QMP sockets at which QEMU writes an answer over several lines, as given. memtide does not read such answers.
     pub pretty_monitors: Vec<PathBuf>,
     /// The paths at which QEMU bound them. The kernel lists their listeners under these names.
@@ -234,7 +236,9 @@ impl Discovery {
             for pid in outside.map(|process| process.pid).collect::<Vec<_>>() {
                 let _gone = self.adopt(pid);
             }
-            let names_it = |process: &&QemuProcess| process.monitors.iter().any(|monitor| monitor == path);
+            let names_it = |process: &&QemuProcess| {
+                process.monitors.iter().chain(&process.kept_monitors).any(|monitor| monitor == path)
+            };
             if let Some(process) = self.processes().find(names_it) {
                 return Ok(process.pid);
             }
@@ -279,8 +283,8 @@ impl Discovery {
         }
         let id = self.identity(pid, &stat, &line, boot);
         let owner = Owner { launcher: line.launcher };
-        let mut bound = if is_outside { Vec::new() } else { places::bound(self.proc_fs(), pid, &line) };
-        bound.retain(|path| !owner.keeps(path));
+        let bound = if is_outside { Vec::new() } else { places::bound(self.proc_fs(), pid, &line) };
+        let (kept, bound): (Vec<_>, Vec<_>) = bound.into_iter().partition(|path| owner.keeps(path));
         let agent = line.agent.as_ref().filter(|_| !is_outside);
         let node = ram::node(&line.ram);
         let process = QemuProcess {
@@ -291,6 +295,7 @@ impl Discovery {
             owner,
             monitors: places::of_all(&self.processes, pid, &bound),
             bound,
+            kept_monitors: places::of_all(&self.processes, pid, &kept),
             pretty_monitors: line.pretty_monitors.clone(),
             agent: agent.and_then(|path| places::likely(&self.processes, pid, path)),
             device_files: if is_outside { Vec::new() } else { self.device_files(pid, &line.device_memory) },
