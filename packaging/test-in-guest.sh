@@ -175,7 +175,10 @@ in_guest() {
   check "the guest boots" until_true grep -q UP /run/inner.log
   check "it reads the guest's balloon" until_true says "deflate-on-oom on" memtide explain inner
   check "the UML instance boots" until_true grep -q UP /run/uml.log
-  check "it finds the UML instance" until_true says uml-1 memtide status
+  check "it leaves out the UML instance of a user who is not admitted" until_true says 'users = ["system", "nobody"]' memtide status
+  sed -i 's/^#users = .*/users = ["system", "nobody"]/' /etc/memtide/memtide.toml
+  check "a reload admits the user" systemctl reload memtide.service
+  check "it finds the UML instance" until_true memtide explain uml-1
   check "it reads the instance's kernel" until_true says "guest says" memtide explain uml-1
   check "memtide doctor runs" exits_with "0 10 11" memtide doctor
   memtide doctor | sed 's/^/   | /' || true

@@ -25,8 +25,14 @@ pub fn printable(text: &str) -> String {
     out
 }
 
+/// The characters that Unicode calls default ignorable (`DerivedCoreProperties.txt`), and all blanks but the space: two names that differ in one of
+/// these look the same.
 fn is_hidden(c: char) -> bool {
-    matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    let is_ignorable = matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
+        | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}'
+        | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}'
+        | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}');
+    is_ignorable || (c.is_whitespace() && c != ' ') || c == '\u{2800}'
 }
 
 /// `count` things, as in `1 kill` and `2 kills`.
@@ -42,6 +48,25 @@ mod tests {
     #[test]
     fn a_terminal_obeys_and_hides_nothing() {
         assert_eq!(printable("a\u{1b}[31mb\nc\u{202e}d é"), "a\\u{1b}[31mb\\u{a}c\\u{202e}d é");
+    }
+
+    #[test]
+    fn names_that_look_the_same_are_told_apart() {
+        for hidden in [
+            '\u{200b}',
+            '\u{34f}',
+            '\u{fe0f}',
+            '\u{e0041}',
+            '\u{a0}',
+            '\u{2003}',
+            '\u{3000}',
+            '\u{3164}',
+            '\u{2800}',
+        ] {
+            let shown = printable(&format!("web{hidden}1"));
+            assert_eq!(shown, format!("web\\u{{{:x}}}1", u32::from(hidden)));
+        }
+        assert_eq!(printable("Gast 7 «ö» 客 🐧"), "Gast 7 «ö» 客 🐧");
     }
 
     #[test]
