@@ -57,7 +57,7 @@ BASH_COMPLETION := $(DESTDIR)$(PREFIX)/share/bash-completion/completions/memtide
 ZSH_COMPLETION := $(DESTDIR)$(ZSHDIR)/_memtide
 FISH_COMPLETION := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/memtide.fish
 UNITS := $(DESTDIR)$(PREFIX)/lib/systemd/system
-UNIT_FILES := memtide.service memtide-reclaim.socket memtide-reclaim@.service memtide-split.socket memtide-split@.service \
+UNIT_FILES := memtide.service memtide-journal.socket memtide-journal@.service memtide-reclaim.socket memtide-reclaim@.service memtide-split.socket memtide-split@.service \
 	memtide-ksm.socket memtide-ksm@.service
 SYSUSERS := $(DESTDIR)$(PREFIX)/lib/sysusers.d/memtide.conf
 CONFIGURATION := $(DESTDIR)$(SYSCONFDIR)/memtide/memtide.toml

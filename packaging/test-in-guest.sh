@@ -146,6 +146,7 @@ in_guest() {
   check "systemd is process 1" test "$(cat /proc/1/comm)" = systemd
   dpkg -i /memtide.deb >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; die "dpkg -i failed"; }
   check "the service is active" is_active memtide.service
+  check "the socket of the helper that writes the journal is active" is_active memtide-journal.socket
   check "the socket of the helper that reclaims is active" is_active memtide-reclaim.socket
   check "the socket of the helper that splits is active" is_active memtide-split.socket
   check "the socket of the helper that sets KSM is active" is_active memtide-ksm.socket
@@ -171,6 +172,8 @@ in_guest() {
   say "observe"
   check "memtide status answers" until_true memtide status
   check "it observes" says "observing (changes nothing)" memtide status
+  check "systemd has started the helper that writes the journal" until_true has_helper journal
+  check "it writes the journal" until_true test -e /var/lib/memtide/journal/000001.mtj
   check "it finds the guest" until_true says inner memtide status
   check "the guest boots" until_true grep -q UP /run/inner.log
   check "it reads the guest's balloon" until_true says "deflate-on-oom on" memtide explain inner
@@ -241,6 +244,7 @@ in_guest() {
   unit=$(helper_unit reclaim)
   check "the service cannot write to cgroups" read_only memtide.service "$CGROUPS/$INNER/memory.reclaim"
   check "the service cannot write to /sys" read_only memtide.service /sys/kernel/mm/ksm/run
+  check "the service cannot write to the journal" read_only memtide.service /var/lib/memtide/journal/000001.mtj
   check "the service cannot write to /etc" read_only memtide.service /etc/memtide/memtide.toml
   check "the service has no more than two capabilities" test "$(status_of memtide.service CapEff)" = 0000000000080002
   check "the service filters system calls" test "$(status_of memtide.service Seccomp)" = 2
@@ -249,6 +253,12 @@ in_guest() {
   check "the helper cannot write to /etc" read_only "$unit" /etc/memtide/memtide.toml
   check "the helper has one capability" test "$(status_of "$unit" CapEff)" = 0000000000000002
   check "the helper filters system calls" test "$(status_of "$unit" Seccomp)" = 2
+  unit=$(helper_unit journal)
+  check "the helper that writes the journal can write to it" writable "$unit" /var/lib/memtide/journal/other
+  check "the helper that writes the journal cannot write to /etc" read_only "$unit" /etc/memtide/memtide.toml
+  check "the helper that writes the journal cannot write to cgroups" read_only "$unit" "$CGROUPS/$INNER/memory.reclaim"
+  check "the helper that writes the journal has no capability" test "$(status_of "$unit" CapEff)" = 0000000000000000
+  check "the helper that writes the journal filters system calls" test "$(status_of "$unit" Seccomp)" = 2
   unit=$(helper_unit ksm)
   check "the helper that sets KSM can write to KSM" writable "$unit" /sys/kernel/mm/ksm/run
   check "the helper that sets KSM cannot write elsewhere in /sys" read_only "$unit" /sys/kernel/mm/transparent_hugepage/enabled
@@ -274,8 +284,21 @@ in_guest() {
   check "it manages" until_true says "managing" memtide status
   check "the guest runs on" is_active "$INNER"
 
+  say "a journal that stands still"
+  pid=$(main_pid "$(helper_unit journal)")
+  kill -STOP "$pid"
+  check "status says so" until_true says "s behind: its disk takes no more" memtide status
+  check "it manages" says "managing" memtide status
+  systemctl restart memtide.service
+  check "another one manages" until_true says "managing" memtide status
+  check "the former helper is still there" test -e "/proc/$pid"
+  kill -CONT "$pid"
+  check "it ends" until_true test ! -e "/proc/$pid"
+  check "nothing is missing in the journal" says "0 gaps" memtide replay /var/lib/memtide/journal
+
   say "end"
   systemctl stop memtide.service
+  check "the helper that writes the journal ends with the service" until_true not has_helper journal
   check "the helper that reclaims ends with the service" until_true not has_helper reclaim
   check "the helper that splits ends with the service" until_true not has_helper split
   check "the helper that sets KSM ends with the service" until_true not has_helper ksm
@@ -301,7 +324,7 @@ END
   systemctl stop user.service
   check "the UML instance runs on" is_active "$UML"
   dpkg --purge memtide >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; die "dpkg --purge failed"; }
-  check "the units are gone" not systemctl cat memtide.service memtide-reclaim.socket memtide-split.socket memtide-ksm.socket
+  check "the units are gone" not systemctl cat memtide.service memtide-journal.socket memtide-reclaim.socket memtide-split.socket memtide-ksm.socket
   [ "$failed" = 0 ] || die "$failed checks failed"
   printf '%s\n' "$ALL_IS_WELL"
 }

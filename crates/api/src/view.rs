@@ -28,6 +28,9 @@ pub struct Status {
     pub confined: Vec<String>,
     /// Counts since the daemon started.
     pub counters: Counters,
+    /// How long the oldest decision waits that is to be written to the journal; `None` if none waits for long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unwritten: Option<Span>,
     /// The time of the last decision; `None` before the first.
     pub decided_at: Option<Moment>,
     /// The time since then, when this was told; `None` in the stream of events, whose ticks have just been decided.
@@ -295,6 +298,7 @@ impl Status {
             warnings: published.warnings.clone(),
             confined: Vec::new(),
             counters: published.counters,
+            unwritten: published.unwritten,
             decided_at: None,
             age: None,
             took: Span::ZERO,
@@ -385,10 +389,8 @@ fn facts(seen: &GuestSeen, history: &History) -> Vec<Fact> {
         });
         let full = seen.told.full;
         let started_with = full.saturating_sub(hotplug.map_or(Bytes::ZERO, |hotplug| hotplug.plugged));
-        let is_size =
-            |fact: &Fact| fact.about == About::Size && fact.says.starts_with(|c: char| c.is_ascii_digit());
-        let names_another = |fact: &&Fact| is_size(fact) && fact.says != started_with.to_string();
-        if let Some(named) = facts.iter().find(names_another).map(|fact| fact.says.clone()) {
+        let named = facts.iter().find_map(|fact| fact.bytes.filter(|_| fact.about == About::Size));
+        if let Some(named) = named.filter(|named| *named != started_with) {
             let says = format!(
                 "its start names {named}, its VMM tells {full}, with all that was plugged since: {full} counts"
             );

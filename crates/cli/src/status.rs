@@ -376,6 +376,7 @@ mod tests {
             warnings: vec!["the journal cannot be written: no space left".to_owned()],
             confined: vec!["capabilities none".to_owned()],
             counters: Counters::default(),
+            unwritten: None,
             decided_at: Some(Moment::default()),
             age: Some(Span::from_millis(700)),
             took: Span::ZERO,

@@ -4,6 +4,7 @@
 //! - [`helpers`]: processes with one right each, for mechanisms that need a right that the daemon gives up;
 //! - [`live`]: the real host and its guests as a [`World`](memtide_engine::World);
 //! - `guest_locks`: which memtide manages a guest, if several run;
+//! - [`journal`]: the queue between the engine and the helper that writes the journal;
 //! - [`confine`]: the rights that the daemon gives up after its start;
 //! - [`orders`]: the operator's orders, on their way to the next decision;
 //! - `operator`: the orders themselves, and their answers; `reclaim`: the longest of them;
@@ -21,6 +22,7 @@ pub mod endpoint;
 mod events;
 mod guest_locks;
 pub mod helpers;
+pub mod journal;
 pub mod live;
 mod metrics;
 mod operator;

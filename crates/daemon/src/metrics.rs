@@ -71,6 +71,10 @@ fn host(registry: &mut Registry, status: &Status) {
         gauge.set(Duration::from(age).as_secs_f64());
         registry.register_with_unit("decision_age", "Time since the last decision", Unit::Seconds, gauge);
     }
+    let behind: Gauge<f64, AtomicU64> = Gauge::default();
+    behind.set(status.unwritten.map_or(0.0, |waits| Duration::from(waits).as_secs_f64()));
+    let help = "How long the oldest decision waits that is to be written to the journal";
+    registry.register_with_unit("journal_behind", help, Unit::Seconds, behind);
     let outsiders: Gauge = Gauge::default();
     outsiders.set(i64::try_from(status.outsiders.count).unwrap_or(i64::MAX));
     let help = "Number of guests that are left out because of their users";

@@ -54,9 +54,11 @@ pub(crate) async fn hold(sources: &Sources, user: u32, request: &HoldRequest) ->
     drop(turn);
     info!("the operator's order: {}", in_words(request, &about));
     let decided = decided(sources, heard).await.is_some();
-    let Status { mode, warnings, counters, mut guests, .. } = sources.status();
+    let Status { mode, warnings, counters, unwritten, mut guests, .. } = sources.status();
     guests.retain(|guest| wanted(&guest.name));
-    let written = counters.ticks_not_journalled == status.counters.ticks_not_journalled;
+    // The decision that heard the order has waited for the journal: what is not told to wait is written.
+    let written =
+        unwritten.is_none() && counters.ticks_not_journalled == status.counters.ticks_not_journalled;
     Ok(HoldAnswer { mode, decided, written, warnings, guests })
 }
 

@@ -7,10 +7,9 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use memtide_config::{ConfigError, JournalSettings, Overrides, Settings};
-use memtide_engine::journal::{Cut, JournalError, Writer, is_in_use};
-use memtide_engine::{Before, Engine, Wake, host_clock, resume, with_causes};
-use memtide_model::{Mode, State};
+use memtide_config::{ConfigError, Overrides, Settings};
+use memtide_engine::{Engine, Wake};
+use memtide_model::Mode;
 use memtide_vmm::Backend;
 use sd_notify::NotifyState;
 use tokio::sync::oneshot;
@@ -18,6 +17,8 @@ use tracing::{info, warn};
 
 use crate::confine::Confinement;
 use crate::endpoint::{self, Endpoint, EndpointError};
+use crate::helpers::journal::{Failure, Left};
+use crate::journal::Journal;
 use crate::live::{LiveError, LiveWorld, Rights};
 use crate::orders::Orders;
 use crate::routes;
@@ -72,13 +73,14 @@ pub fn run(
     // observes.
     let Endpoint { listener, name, is_beside } = Endpoint::open(&settings.socket)?;
     let (socket, name_is_gone) = (name.path().to_owned(), name.watch());
-    let journal = if is_beside { in_use(&settings.socket, &socket) } else { open_journal(&settings) };
-    if matches!(journal, Opened::InUse(_)) {
+    let (journal, left): (_, Option<Left>) = (!is_beside).then(|| Journal::open(&settings.journal)).unzip();
+    let cannot_manage = why_not(&settings, &socket, journal.as_ref());
+    if cannot_manage.is_some() {
         settings.config.mode = Mode::Observe;
     }
     let (wake, woken) = mpsc::channel();
     let (history, orders) = (History::default(), Orders::new(wake.clone()));
-    let opened = Rights::open(&settings.config, journal.state());
+    let opened = Rights::open(&settings.config, left.as_ref().and_then(Left::state));
     // Everything that needs more rights is open now, and there is only one thread.
     let confinement = Confinement::from_key(settings.confine);
     let mut confined = [confinement.process(), opened.phrases()].concat();
@@ -92,8 +94,12 @@ pub fn run(
         (history.clone(), orders.clone()),
     )?;
     drop(guard);
-    let (engine, cannot_manage) =
-        with_journal(Engine::new(world, settings.config.clone()), &settings.journal, journal);
+    let engine = Engine::new(world, settings.config.clone());
+    let other = Other { wake: wake.clone(), is_gone: Arc::default() };
+    let engine = match cannot_manage.clone() {
+        None => with_journal(engine, journal, left.unwrap_or_default())?,
+        Some(why) => beside_other(engine, journal, why, other.clone())?,
+    };
     info!(mode = %settings.config.mode, socket = %socket.display(), "memtide {}", env!("CARGO_PKG_VERSION"));
     let board = engine.board();
     Watchdog::feed_by(&board);
@@ -107,14 +113,9 @@ pub fn run(
     })?;
     confined.extend(confinement.monitors());
     routes::serve(listener, Sources::new(board, history, orders, confined), move || confinement.api())?;
-    let other_is_gone = Arc::new(AtomicBool::new(false));
     runtime.block_on(async {
-        if cannot_manage.is_some() {
-            let other = Other {
-                socket: is_beside.then(|| settings.socket.clone()),
-                journal: settings.journal.dir.clone(),
-            };
-            tokio::spawn(other.watch(wake.clone(), Arc::clone(&other_is_gone)));
+        if is_beside {
+            tokio::spawn(other.clone().answers_at(settings.socket.clone()));
         }
         tokio::spawn(name_is_gone);
         tokio::spawn(signals.pass_on(wake, path, settings.clone(), overrides, cannot_manage));
@@ -125,121 +126,80 @@ pub fn run(
         let _gone = end.await;
     });
     engine.join().map_err(|_| RunError::Engine)?;
-    if other_is_gone.load(Ordering::Relaxed) { Err(RunError::OtherIsGone) } else { Ok(()) }
+    if other.is_gone.load(Ordering::Relaxed) { Err(RunError::OtherIsGone) } else { Ok(()) }
 }
 
 /// The daemon that manages the guests instead of this one.
+#[derive(Clone)]
 struct Other {
-    /// Its socket, if it was found there.
-    socket: Option<PathBuf>,
-    journal: PathBuf,
+    wake: mpsc::Sender<Wake>,
+    is_gone: Arc<AtomicBool>,
 }
 
 impl Other {
-    /// Waits for its end, then ends this daemon: only a new daemon can get the resources to manage.
-    async fn watch(self, wake: mpsc::Sender<Wake>, is_gone: Arc<AtomicBool>) {
-        let is_there = || match &self.socket {
-            Some(socket) => endpoint::is_answered(socket),
-            None => is_in_use(&self.journal),
-        };
-        while is_there() {
+    /// Waits until it no longer answers at `socket`.
+    async fn answers_at(self, socket: PathBuf) {
+        while endpoint::is_answered(&socket) {
             tokio::time::sleep(LOOKS_FOR_OTHER).await;
         }
-        is_gone.store(true, Ordering::Relaxed);
+        self.is_gone();
+    }
+
+    /// It is gone: ends this daemon, because only a new one can get the resources to manage.
+    fn is_gone(&self) {
+        self.is_gone.store(true, Ordering::Relaxed);
         // An engine that is gone needs no message.
-        let _gone = wake.send(Wake::Stop);
+        let _gone = self.wake.send(Wake::Stop);
     }
 }
 
-/// The result of opening the journal.
-enum Opened {
-    Written {
-        writer: Box<Writer>,
-        cut: Option<Cut>,
-        before: Before,
-    },
-    /// Another daemon writes it: the reason why this daemon does not manage.
-    InUse(String),
-    /// It cannot be written at the moment.
-    Not {
-        error: JournalError,
-        before: Before,
-    },
-}
-
-impl Opened {
-    /// The state at the end of the last run; `None` if there was none, or if the journal is another daemon's.
-    fn state(&self) -> Option<&State> {
-        let (Self::Written { before, .. } | Self::Not { before, .. }) = self else { return None };
-        before.memory.as_ref().map(|(state, _)| state)
-    }
-}
-
-fn open_journal(settings: &Settings) -> Opened {
-    let dir = &settings.journal.dir;
-    match Writer::open(dir, settings.journal.max) {
-        Ok((writer, cut)) => Opened::Written { writer: Box::new(writer), cut, before: before(dir) },
-        Err(error @ JournalError::InUse { .. }) => Opened::InUse(observes(&with_causes(&error))),
-        Err(error) => Opened::Not { error, before: before(dir) },
-    }
-}
-
-/// The reason why a second daemon only observes.
-/// Another daemon answers at `others`; this one answers at `socket`.
-fn in_use(others: &Path, socket: &Path) -> Opened {
-    Opened::InUse(observes(&format!("{}; this one answers at {}", others.display(), socket.display())))
-}
-
-fn observes(where_the_other_is: &str) -> String {
-    format!(
-        "this memtide only observes, because another one runs here ({where_the_other_is}): stop it, or give each daemon its own \
+/// Why this daemon does not manage, if another one has the journal, or the socket: then it has no journal of its own.
+fn why_not(settings: &Settings, socket: &Path, journal: Option<&Journal>) -> Option<String> {
+    let where_it_is = match journal.map(Journal::is_open) {
+        None => format!("{}; this one answers at {}", settings.socket.display(), socket.display()),
+        Some(Err(Failure::InUse(why))) => why.clone(),
+        Some(_) => return None,
+    };
+    Some(format!(
+        "this memtide only observes, because another one runs here ({where_it_is}): stop it, or give each daemon its own \
          guests (`discover`), `socket` and `journal`"
-    )
+    ))
 }
 
-/// The state in the journal in `dir`. A directory that cannot be listed has no state, and cannot be written to either, which
-/// is reported.
-fn before(dir: &Path) -> Before {
-    resume(dir, host_clock()).unwrap_or_default()
+/// The engine that only observes, and the reason `why`. If the other daemon has the journal, it is gone once it has given that up.
+fn beside_other(
+    engine: Engine<LiveWorld>,
+    journal: Option<Journal>,
+    why: String,
+    other: Other,
+) -> io::Result<Engine<LiveWorld>> {
+    warn!("{why}");
+    if let Some(journal) = journal {
+        let wait = move || {
+            journal.wait_for_other();
+            other.is_gone();
+        };
+        thread::Builder::new().name("journal".to_owned()).spawn(wait)?;
+    }
+    Ok(engine.with_notice(why))
 }
 
-/// The engine with its journal and the state of the last run, and the reason why it must not manage.
+/// The engine with its journal, and with the state of the last run.
 fn with_journal(
     engine: Engine<LiveWorld>,
-    settings: &JournalSettings,
-    opened: Opened,
-) -> (Engine<LiveWorld>, Option<String>) {
-    match opened {
-        Opened::Written { writer, cut, before } => {
-            let mut engine = engine.with_journal(*writer);
-            if let Some(cut) = cut {
-                warn!("{cut}");
-                engine.note(&cut.to_string());
-            }
-            (going_on(engine, before), None)
-        }
-        Opened::InUse(why) => {
-            warn!("{why}");
-            (engine.with_notice(why.clone()), Some(why))
-        }
-        Opened::Not { error, before } => {
-            warn!("no journal: {} ({}); trying again", with_causes(&error), error.fix());
-            let JournalSettings { dir, max } = settings;
-            (going_on(engine.with_journal_later(dir.clone(), *max, &error), before), None)
-        }
-    }
-}
-
-/// The engine with the state from the journal. It reports the parts that it could not read.
-fn going_on(mut engine: Engine<LiveWorld>, before: Before) -> Engine<LiveWorld> {
-    for error in &before.unread {
-        let text = format!("skipped in the journal, the rest is used: {}", with_causes(error));
+    journal: Option<Journal>,
+    left: Left,
+) -> io::Result<Engine<LiveWorld>> {
+    let Some(journal) = journal else { return Ok(engine) };
+    let mut engine = engine.with_journal(journal.into_sink()?);
+    let unread = left.unread.iter().map(|error| format!("skipped in the journal, the rest is used: {error}"));
+    for text in left.cut.into_iter().chain(unread) {
         warn!("{text}");
         engine.note(&text);
     }
-    let Some((state, witness)) = before.memory else { return engine };
-    let text = format!("continues with {} guests from the journal", state.guests.len());
+    let Some(memory) = left.memory else { return Ok(engine) };
+    let text = format!("continues with {} guests from the journal", memory.0.guests.len());
     info!("{text}");
     engine.note(&text);
-    engine.with_memory((state, witness))
+    Ok(engine.with_memory(memory))
 }

@@ -6,7 +6,7 @@
 //! **Rule.** A refused action is not tried. If an action that is not a grant fails, the plan is checked again without all actions that were
 //! refused or failed so far. If the rest breaks a promise, its remaining grants are not tried.
 
-use memtide_model::{Action, Answer, Bytes, GuestSeen, Plan, Request};
+use memtide_model::{Action, Answer, Bytes, GuestSeen, KsmOrder, Plan, Request};
 
 use crate::step::{Decider, Step};
 use crate::text::one_line;
@@ -18,6 +18,8 @@ const NOT_TRIED: &str = "not tried: it relied on memory that another action of t
 pub(crate) struct Ground<'a> {
     pub(crate) decider: &'a Decider,
     pub(crate) step: &'a Step,
+    /// Whether KSM may begin to scan, or why not. It may always stop.
+    pub(crate) ksm: Result<(), &'static str>,
 }
 
 impl Ground<'_> {
@@ -35,6 +37,10 @@ impl Ground<'_> {
             }
             if !grants && self.raises(action) {
                 answers.push(Answer::Failed(NOT_TRIED.to_owned()));
+                continue;
+            }
+            if let (Err(why), Request::Merge(KsmOrder::Scan { .. })) = (self.ksm, action.request) {
+                answers.push(Answer::Failed(why.to_owned()));
                 continue;
             }
             answers.push(match world.apply(action) {

@@ -18,6 +18,9 @@ pub struct Published {
     pub counters: Counters,
     /// Warnings for the operator: a journal that cannot be written, an action that was refused.
     pub warnings: Vec<String>,
+    /// How long the oldest tick waits that the journal has yet to get; `None` if none waits for long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unwritten: Option<Span>,
     /// The guests that only their users keep out.
     #[serde(default)]
     pub outsiders: Outsiders,
@@ -85,6 +88,7 @@ impl Board {
             config,
             counters: Counters::default(),
             warnings: Vec::new(),
+            unwritten: None,
             outsiders: Outsiders::default(),
             last: None,
         };

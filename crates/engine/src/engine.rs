@@ -7,19 +7,18 @@
 //! - An action that was not carried out is not believed ([`settle`]).
 //! - No guest and no journal can end the loop; only [`Wake::Stop`] can.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use memtide_model::{
-    Action, Answer, Bounds, Bytes, Config, GuestState, Keeps, Mode, Moment, OnExit, Polling, Reason, Request,
-    Span, State, Tick, Witness,
+    Action, Answer, Bounds, Config, GuestState, Keeps, Mode, Moment, OnExit, Polling, Reason, Request, Span,
+    State, Tick, Witness,
 };
 use tracing::{info, warn};
 
 use crate::apply::Ground;
 use crate::asking::Asking;
-use crate::journal::{JournalError, Writer};
+use crate::journal::Sink;
 use crate::log::Log;
 use crate::pace::{LEAST, Pace};
 use crate::policy::{Policy, own_policy};
@@ -69,19 +68,10 @@ impl<W: World> Engine<W> {
         }
     }
 
-    /// The same engine, with a journal.
+    /// The same engine, with a journal. The engine warns about one that cannot be written while it manages.
     #[must_use]
-    pub fn with_journal(mut self, writer: Writer) -> Self {
-        self.recorder = Recorder::to(writer);
-        self.note_the_beginning();
-        self
-    }
-
-    /// The same engine, with a journal in `dir` of at most `most` bytes that could not be opened because of `error`. The engine
-    /// warns about it while it manages, and tries again from time to time.
-    #[must_use]
-    pub fn with_journal_later(mut self, dir: PathBuf, most: Bytes, error: &JournalError) -> Self {
-        self.recorder = Recorder::later(dir, most, error);
+    pub fn with_journal(mut self, sink: impl Sink + 'static) -> Self {
+        self.recorder = Recorder::to(sink);
         self.note_the_beginning();
         self
     }
@@ -188,8 +178,8 @@ impl<W: World> Engine<W> {
                 return Vec::new();
             }
             let before = || (decider.state.clone(), witness.clone().unwrap_or_default());
-            recorder.sets_ksm(decider, before, step);
-            Ground { decider, step }.apply(world)
+            let ksm = recorder.sets_ksm(decider, before, step);
+            Ground { decider, step, ksm }.apply(world)
         });
         let asked = step.plan.actions.iter().zip(&step.answers);
         asked.for_each(|(action, _)| self.asking.changed(action, step.seen.taken_at));
@@ -200,8 +190,8 @@ impl<W: World> Engine<W> {
         let Step { seen, plan, report, refusals, answers } = step;
         let (state_crc, witness_crc) = self.decider.crcs();
         let tick = Tick { seen, plan, state_crc, witness_crc: Some(witness_crc), refusals, answers };
-        let (tick, written) = self.recorder.tick(&self.decider, (before, witness), tick);
-        self.counters.ticks_not_journalled += u64::from(!written);
+        let (tick, lost) = self.recorder.tick(&self.decider, (before, witness), tick);
+        self.counters.ticks_not_journalled += lost;
         let Tick { seen, plan, refusals, answers, .. } = tick;
         Step { seen, plan, report, refusals, answers }
     }
@@ -340,9 +330,11 @@ impl<W: World> Engine<W> {
         self.counters.actions_refused += refused as u64;
     }
 
-    fn publish(&self, last: LastTick) {
+    fn publish(&mut self, last: LastTick) {
         let mut warnings = self.notices.clone();
         warnings.extend(self.refused.clone());
+        // Who has given an order waits for the answer whether a restart would forget it.
+        let unwritten = self.recorder.waits(!last.seen.orders.is_empty());
         warnings.extend(self.recorder.warning(self.decider.config.mode));
         warnings.extend(
             last.seen
@@ -358,6 +350,6 @@ impl<W: World> Engine<W> {
         );
         let (config, counters) = (self.decider.config.clone(), self.counters);
         let outsiders = self.world.outsiders();
-        self.board.publish(Published { config, counters, warnings, outsiders, last: Some(last) });
+        self.board.publish(Published { config, counters, warnings, unwritten, outsiders, last: Some(last) });
     }
 }

@@ -1,62 +1,61 @@
 //! The engine's side of the journal: a journal that cannot be written never stops the management of guests.
 //!
-//! A failed write loses its tick and becomes a warning. The next tick begins a new segment, whose first record holds everything
-//! that the following decisions depend on, and a note gives the number of missing ticks. A journal that could not be opened is
-//! tried again every [`TRIES_EVERY`].
+//! A tick that cannot be written is lost, and becomes a warning. The next tick begins a new segment, whose first record holds everything
+//! that the following decisions depend on, and a note gives the number of missing ticks. What a sink has taken can be lost, too: it tells so
+//! later.
+//!
+//! An order to KSM is not given before the journal has it.
 
-use std::path::PathBuf;
+use std::time::Duration;
 
-use memtide_model::{Bytes, Mode, Moment, Record, Span, State, Tick, Witness};
+use memtide_model::{Mode, Moment, Record, Span, State, Tick, Witness};
 use tracing::{info, warn};
 
-use crate::journal::{JournalError, Writer};
+use crate::journal::{Lost, Sink, TRIES_EVERY};
 use crate::step::{Decider, Step};
-use crate::text::{one_line, with_causes};
+use crate::text::one_line;
 
 /// The most notes that wait for the next tick. Further notes are dropped.
 const MOST_NOTES: usize = 64;
 
-/// The time between two attempts to open a journal.
-const TRIES_EVERY: Span = Span::from_secs(30);
+/// The longest wait of the engine for the journal, in a tick that somebody waits for.
+const WAITS_FOR: Duration = Duration::from_millis(50);
+
+/// The longest wait for the journal at the end.
+const ENDS_WITHIN: Duration = Duration::from_millis(500);
+
+/// A journal that is further behind is a warning.
+const BEHIND: Duration = Duration::from_secs(5);
+
+/// Why an order to KSM has to wait.
+const HAS_TO_WAIT: &str = "not tried: the journal must have it first, and is behind";
 
 /// The policy's state, and the check's own record.
 type Memory = (State, Witness);
 
-/// Writes ticks and notes, and remembers failed writes.
+/// Writes ticks and notes, and remembers what was not written.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
-    writer: Option<Writer>,
+    sink: Option<Box<dyn Sink>>,
     notes: Vec<String>,
     new_config: bool,
+    /// Ticks that are missing since the last one that was written, and whether the sink has taken a note about them.
     missing: u64,
+    gap_is_told: bool,
+    /// Why.
     failure: Option<String>,
-    /// The journal that could not be opened.
-    absent: Option<Absent>,
-}
-
-/// A journal that could not be opened.
-#[derive(Debug)]
-struct Absent {
-    dir: PathBuf,
-    most: Bytes,
-    why: String,
-    tried_at: Option<Moment>,
+    /// Whether something was ever written.
+    has_written: bool,
 }
 
 impl Recorder {
-    pub(crate) fn to(writer: Writer) -> Self {
-        Self { writer: Some(writer), ..Self::default() }
-    }
-
-    /// A recorder whose journal in `dir`, of at most `most` bytes, could not be opened because of `error`.
-    pub(crate) fn later(dir: PathBuf, most: Bytes, error: &JournalError) -> Self {
-        let absent = Absent { dir, most, why: why(error), tried_at: None };
-        Self { absent: Some(absent), ..Self::default() }
+    pub(crate) fn to(sink: impl Sink + 'static) -> Self {
+        Self { sink: Some(Box::new(sink)), ..Self::default() }
     }
 
     /// Whether there is a journal, even one that could not be opened yet.
     pub(crate) const fn is_wanted(&self) -> bool {
-        self.writer.is_some() || self.absent.is_some()
+        self.sink.is_some()
     }
 
     /// Keeps `text` for the next write.
@@ -71,81 +70,120 @@ impl Recorder {
         self.new_config = true;
     }
 
-    /// Writes the tick that `decider` decided from what it remembered `before`, and returns it. `false`: it could not be written.
-    pub(crate) fn tick(&mut self, decider: &Decider, before: Memory, tick: Tick) -> (Tick, bool) {
+    /// Writes the tick that `decider` decided from what it remembered `before`. Returns it, and the number of ticks that are missing since the
+    /// last call.
+    pub(crate) fn tick(&mut self, decider: &Decider, before: Memory, tick: Tick) -> (Tick, u64) {
         let at = tick.seen.taken_at;
-        self.try_to_open(at);
-        if self.writer.is_none() {
-            self.missing += u64::from(self.absent.is_some());
-            return (tick, self.absent.is_none());
+        let lost = self.hear();
+        if !self.is_ready(at) {
+            self.missing = self.missing.saturating_add(1);
+            return (tick, lost + 1);
         }
         let mut records = self.pending(decider, &before, at);
         records.push(Record::Tick(Box::new(tick)));
-        let written = self.write(decider, before, &records);
-        self.missing = if written { 0 } else { self.missing.saturating_add(1) };
+        let taken = self.write(decider, &before, &records);
+        self.missing = self.missing.saturating_add(u64::from(!taken));
+        let lost = lost + u64::from(!taken) + self.hear();
         match records.pop() {
-            Some(Record::Tick(tick)) => (*tick, written),
+            Some(Record::Tick(tick)) => (*tick, lost),
             _ => unreachable!("the tick was pushed last"),
         }
     }
 
     /// Writes that KSM is set next, if the plan of `step` does so. `before` is what was remembered before the step. So the next run knows
     /// what was found, also after a kill in the middle.
-    pub(crate) fn sets_ksm(&mut self, decider: &Decider, before: impl FnOnce() -> Memory, step: &Step) {
-        let Some((before_order, wanted)) = step.sets_ksm().filter(|_| self.writer.is_some()) else { return };
+    ///
+    /// # Errors
+    /// If the journal does not have it yet.
+    pub(crate) fn sets_ksm(
+        &mut self,
+        decider: &Decider,
+        before: impl FnOnce() -> Memory,
+        step: &Step,
+    ) -> Result<(), &'static str> {
+        let Some((before_order, wanted)) = step.sets_ksm().filter(|_| self.is_wanted()) else {
+            return Ok(());
+        };
         let (at, memory) = (step.seen.taken_at, before());
+        if !self.is_ready(at) || self.behind(Duration::ZERO).is_some() {
+            return Err(HAS_TO_WAIT);
+        }
         let mut records = self.pending(decider, &memory, at);
         records.push(Record::SetsKsm { at, before: before_order, wanted });
-        self.write(decider, memory, &records);
+        let taken = self.write(decider, &memory, &records);
+        let is_through = taken && self.behind(WAITS_FOR).is_none();
+        self.hear();
+        if is_through && self.failure.is_none() { Ok(()) } else { Err(HAS_TO_WAIT) }
     }
 
-    /// Tries to open the journal that could not be opened yet, if the time for the next attempt has come.
-    fn try_to_open(&mut self, now: Moment) {
-        let Some(absent) = &mut self.absent else { return };
-        let tried_at = absent.tried_at.get_or_insert(now);
-        if now.since(*tried_at) < TRIES_EVERY {
-            return;
-        }
-        *tried_at = now;
-        match Writer::open(&absent.dir, absent.most) {
-            Ok((writer, cut)) => {
-                // The first write then says that ticks are missing, and why.
-                self.failure = Some(std::mem::take(&mut absent.why));
-                self.absent = None;
-                self.writer = Some(writer);
-                if let Some(cut) = cut {
-                    self.note(&cut.to_string());
-                }
-            }
-            Err(error) => absent.why = why(&error),
-        }
+    /// How long the oldest tick waits that the journal has yet to get; `None` if that is less than the engine may wait for. It does so if
+    /// `somebody_waits`.
+    pub(crate) fn waits(&mut self, somebody_waits: bool) -> Option<Span> {
+        let behind = self.behind(if somebody_waits { WAITS_FOR } else { Duration::ZERO });
+        behind.filter(|behind| *behind >= WAITS_FOR).map(Span::from)
     }
 
     /// Writes the remaining notes at the end, and the state from which the next run continues.
     pub(crate) fn finish(&mut self, decider: &Decider, at: Moment) {
         self.new_config = false;
-        let memory = || (decider.state.clone(), decider.witness.clone());
-        let mut records = self.pending(decider, &memory(), at);
-        if self.writer.is_some() {
-            records.push(start(decider, memory()));
-            self.write(decider, memory(), &records);
+        self.hear();
+        if !self.is_wanted() || !self.is_ready(at) {
+            return;
+        }
+        let memory = (decider.state.clone(), decider.witness.clone());
+        let mut records = self.pending(decider, &memory, at);
+        records.push(start(decider, memory.clone()));
+        self.write(decider, &memory, &records);
+        if self.behind(ENDS_WITHIN).is_some() {
+            warn!("the journal is behind: memtide ends without its last decisions in it");
         }
     }
 
     /// Why the journal is not being written.
-    pub(crate) fn warning(&self, mode: Mode) -> Option<String> {
-        if let Some(Absent { why, .. }) = self.absent.as_ref().filter(|_| mode == Mode::Manage) {
+    pub(crate) fn warning(&mut self, mode: Mode) -> Option<String> {
+        if let Some(behind) = self.behind(Duration::ZERO).filter(|behind| *behind >= BEHIND) {
             return Some(format!(
-                "no journal is written, so nobody can see later why memory moved: {why}; trying again every {} s",
-                TRIES_EVERY.as_millis() / 1_000
+                "the journal is {} s behind: its disk takes no more; decisions go on, KSM does not scan meanwhile",
+                behind.as_secs()
             ));
         }
-        let failure = self.failure.as_ref()?;
-        let missing = self.missing;
-        Some(format!(
-            "guests are managed, but the journal cannot be written: {failure}; {missing} decisions are missing so far; memtide keeps \
-             trying"
-        ))
+        let (failure, missing) = (self.failure.as_ref()?, self.missing);
+        if self.has_written {
+            return Some(format!(
+                "guests are managed, but the journal cannot be written: {failure}; {missing} decisions are missing so far; memtide keeps \
+                 trying"
+            ));
+        }
+        let tries_every = TRIES_EVERY.as_millis() / 1_000;
+        (mode == Mode::Manage).then(|| {
+            format!(
+                "no journal is written, so nobody can see later why memory moved: {failure}; trying again every {tries_every} s"
+            )
+        })
+    }
+
+    fn is_ready(&mut self, now: Moment) -> bool {
+        let ready = self.sink.as_mut().map_or(Ok(()), |sink| sink.ready(now));
+        ready.map_err(|why| self.fails(why)).is_ok()
+    }
+
+    fn behind(&mut self, within: Duration) -> Option<Duration> {
+        self.sink.as_mut()?.behind(within)
+    }
+
+    /// Hears what became of the ticks that the sink has taken. Returns the number of those that it has lost.
+    fn hear(&mut self) -> u64 {
+        let Some(sink) = &mut self.sink else { return 0 };
+        if let Some(Lost { ticks, why }) = sink.lost() {
+            self.missing = self.missing.saturating_add(ticks);
+            self.fails(why);
+            return ticks;
+        }
+        if sink.behind(Duration::ZERO).is_none() && self.gap_is_told && self.failure.take().is_some() {
+            info!(missing = self.missing, "the journal is written again");
+            self.missing = 0;
+        }
+        0
     }
 
     fn pending(&self, decider: &Decider, memory: &Memory, at: Moment) -> Vec<Record> {
@@ -154,7 +192,7 @@ impl Recorder {
             records.push(start(decider, memory.clone()));
         }
         let gap = match &self.failure {
-            Some(failure) if self.missing > 0 => {
+            Some(failure) if self.missing > 0 && !self.gap_is_told => {
                 Some(format!("{} ticks before this one could not be written: {failure}", self.missing))
             }
             _ => None,
@@ -164,32 +202,30 @@ impl Recorder {
         records
     }
 
-    fn write(&mut self, decider: &Decider, before: Memory, records: &[Record]) -> bool {
-        let Some(writer) = &mut self.writer else { return true };
-        match writer.write(|| start(decider, before), records) {
+    /// Gives `records` to the sink. Returns whether it has taken them.
+    fn write(&mut self, decider: &Decider, before: &Memory, records: &[Record]) -> bool {
+        let Some(sink) = &mut self.sink else { return true };
+        match sink.write(&mut || start(decider, before.clone()), records) {
             Ok(()) => {
-                if self.failure.take().is_some() {
-                    info!(missing = self.missing, "the journal is written again");
-                }
                 self.notes.clear();
                 self.new_config = false;
+                (self.gap_is_told, self.has_written) = (true, true);
                 true
             }
-            Err(error) => {
-                let failure = why(&error);
-                if self.failure.as_ref() != Some(&failure) {
-                    warn!(failure, "the journal cannot be written; decisions continue");
-                }
-                self.failure = Some(failure);
+            Err(why) => {
+                self.fails(why);
                 false
             }
         }
     }
-}
 
-/// The error and its fix.
-fn why(error: &JournalError) -> String {
-    format!("{} ({})", with_causes(error), error.fix())
+    fn fails(&mut self, why: String) {
+        self.gap_is_told = false;
+        if self.failure.as_ref() != Some(&why) {
+            warn!(failure = why, "the journal cannot be written; decisions continue");
+        }
+        self.failure = Some(why);
+    }
 }
 
 /// Everything that decisions from this memory on depend on.

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Bytes;
+
 /// One fact about a guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fact {
@@ -13,6 +15,9 @@ pub struct Fact {
     pub says: String,
     /// The place that tells it.
     pub source: FactSource,
+    /// The size that it tells, if it tells one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<Bytes>,
 }
 
 /// What a fact is about. Facts are shown in this order.
@@ -65,7 +70,13 @@ impl Fact {
     /// A fact.
     #[must_use]
     pub fn new(about: About, says: impl Into<String>, source: FactSource) -> Self {
-        Self { about, says: says.into(), source }
+        Self { about, says: says.into(), source, bytes: None }
+    }
+
+    /// The guest's size.
+    #[must_use]
+    pub fn size(bytes: Bytes, source: FactSource) -> Self {
+        Self { bytes: Some(bytes), ..Self::new(About::Size, bytes.to_string(), source) }
     }
 }
 

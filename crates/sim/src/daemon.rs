@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use memtide_engine::journal::Writer;
+use memtide_engine::journal::{LateWriter, Writer};
 use memtide_engine::{Engine, resume};
 use memtide_model::{Bytes, Config};
 use tempfile::TempDir;
@@ -87,7 +87,7 @@ impl Daemon {
             let before = resume(&journal, now).ok().and_then(|before| before.memory);
             engine = match Writer::open(&journal, MOST) {
                 Ok((writer, _)) => engine.with_journal(writer),
-                Err(error) => engine.with_journal_later(journal, MOST, &error),
+                Err(error) => engine.with_journal(LateWriter::new(&journal, MOST, &error)),
             };
             if let Some(memory) = before {
                 engine = engine.with_memory(memory);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use common::{Process, Tree};
 use memtide_model::{Bytes, Users};
 use memtide_vmm::Backend;
-use memtide_vmm::qemu::{Accel, Discovery, Launcher, Owner, Qemu, QemuProcess, SetsBalloon, Source};
+use memtide_vmm::qemu::{Accel, Discovery, Launcher, Qemu, QemuProcess, SetsBalloon, Source};
 
 const QEMU: &str = "qemu-system-x86";
 
@@ -210,7 +210,7 @@ fn a_renamed_qemu_is_found_once_it_listens() {
 #[test]
 fn a_guest_of_libvirt_is_marked_and_its_memory_is_known() {
     let found = scan(&qemu(7, LIBVIRT)).remove(0);
-    assert_eq!((found.id.name(), found.owner.launcher), ("eco2", Launcher::Libvirt));
+    assert_eq!((found.id.name(), found.launcher), ("eco2", Launcher::Libvirt));
     assert_eq!(found.facts.memory, Some(Bytes::from_mib(1280)));
     assert_eq!(found.facts.accel, Accel::Tcg);
     assert!(found.facts.ram[0].shared);
@@ -285,11 +285,14 @@ fn a_size_in_a_file_that_cannot_be_read_is_unknown() {
 fn the_launcher_tells_who_sets_the_balloon() {
     let args = ["/usr/bin/kvm", "-id", "7", "-pidfile", "/var/run/qemu-server/7.pid", "-m", "512"];
     let found = scan(&qemu(7, &args)).remove(0);
-    assert_eq!(found.owner, Owner { launcher: Launcher::Proxmox });
-    assert_eq!((found.owner.sets_balloon(), found.owner.keeps_monitor()), (SetsBalloon::Perhaps, false));
+    assert_eq!(found.launcher, Launcher::Proxmox);
+    assert_eq!(
+        (found.launcher.sets_balloon(), found.launcher.keeps_monitor()),
+        (SetsBalloon::Perhaps, false)
+    );
     let found = scan(&qemu(7, LIBVIRT)).remove(0);
-    assert_eq!(found.owner, Owner { launcher: Launcher::Libvirt });
-    assert_eq!((found.owner.sets_balloon(), found.owner.keeps_monitor()), (SetsBalloon::Yes, true));
+    assert_eq!(found.launcher, Launcher::Libvirt);
+    assert_eq!((found.launcher.sets_balloon(), found.launcher.keeps_monitor()), (SetsBalloon::Yes, true));
 }
 
 #[test]

@@ -5,9 +5,7 @@
 use std::fmt::Write;
 
 use memtide_model::Bytes;
-use memtide_vmm::qemu::{
-    Arguments, Backing, CommandLine, Equipment, MemoryBlock, MemoryRole, Owner, SetsBalloon,
-};
+use memtide_vmm::qemu::{Arguments, Backing, CommandLine, Equipment, MemoryBlock, MemoryRole, SetsBalloon};
 
 /// One layout of the table.
 #[derive(Default)]
@@ -65,7 +63,7 @@ fn facts(layout: &Layout) -> Vec<String> {
     let file = || (!layout.file.is_empty()).then(|| layout.file.clone().into_bytes());
     let arguments = Arguments::read(cmdline.as_bytes(), |_| file());
     let (line, equipment) = (CommandLine::of(&arguments), Equipment::of(&arguments));
-    let owner = match (Owner { launcher: line.launcher }).sets_balloon() {
+    let owner = match line.launcher.sets_balloon() {
         SetsBalloon::No => "nobody else sets the balloon",
         SetsBalloon::Perhaps => "it may set the balloon",
         SetsBalloon::Yes => "it owns the balloon",

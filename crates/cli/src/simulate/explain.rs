@@ -70,6 +70,7 @@ fn explained(explained: &Explained, name: &str) -> Option<(String, Span)> {
         config: explained.config.clone(),
         counters: Counters::default(),
         warnings: Vec::new(),
+        unwritten: None,
         outsiders: Outsiders::default(),
         last: Some(explained.tick.clone()),
     };

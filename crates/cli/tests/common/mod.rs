@@ -169,8 +169,28 @@ impl Daemon {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Kills it, as the kernel's OOM killer does.
-    pub fn kill(mut self) {
+    /// Its helper that writes the journal.
+    pub fn journal_helper(&self) -> u32 {
+        let mut processes =
+            fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());
+        let parent = self.pid().to_string();
+        let found = processes.find(|pid| {
+            let of = |name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+            of("cmdline").ends_with(b"\0helper\0journal\0")
+                && field_of(Path::new(&format!("/proc/{pid}")), "PPid") == parent
+        });
+        found.unwrap_or_else(|| panic!("no helper\n{}", self.log())).parse().unwrap()
+    }
+
+    /// Kills it, as the kernel's OOM killer does, and waits for its helper.
+    pub fn kill(self) {
+        let helper = self.journal_helper();
+        self.kill_alone();
+        until("the end of its helper", || has_ended(helper), String::new);
+    }
+
+    /// Kills it without waiting for its helper.
+    pub fn kill_alone(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
@@ -192,6 +212,12 @@ impl Daemon {
         assert_eq!(self.child.wait().unwrap().success(), well, "{}", said(&log));
         said(&log)
     }
+}
+
+/// Whether the process has ended, also if nobody has waited for it.
+pub fn has_ended(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.is_empty() || status.contains("State:\tZ")
 }
 
 /// The text of a log; invalid bytes are replaced.

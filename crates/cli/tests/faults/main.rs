@@ -15,18 +15,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use common::{Daemon, MIB, PLENTY, memtide, needs_mounts, play_or_run};
+use common::{Daemon, MIB, PLENTY, has_ended, memtide, needs_mounts, needs_root, play_or_run, until};
 use memtide_api::Client;
 use memtide_api::reclaim::{ReclaimAnswer, ReclaimRequest};
 use memtide_api::view::Status;
 use memtide_engine::journal::{Reader, segments};
 use memtide_engine::{ReplaySummary, replay_journal};
 use memtide_model::{Bytes, Keeps, Mode, Record, Span, Verdict};
-use memtide_testing::{Mortal, trial};
+use memtide_testing::{Mortal, skip, trial};
 use memtide_vmm::stand_in::process::{Actor, Stage};
 use memtide_vmm::stand_in::{AgentBehaviour, Behaviour, News, Workload};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Two hours in seconds.
 const HOURS: i64 = 7200;
@@ -39,6 +39,10 @@ fn main() -> ExitCode {
             trial("a_read_only_disk_loses_no_word_of_the_operator", a_read_only_disk),
             trial("a_limit_of_file_sizes_stops_only_the_journal", a_limit_of_file_sizes),
             trial("a_journal_that_is_moved_away_begins_anew", a_moved_journal),
+            trial("a_disk_that_stands_still_stops_only_the_journal", a_disk_that_stands_still),
+            trial("a_kill_while_the_disk_stands_still_leaves_no_foreign_hold", a_kill_while_it_stands_still),
+            trial("a_frozen_file_system_stops_only_the_journal", a_frozen_file_system),
+            trial("a_helper_that_was_killed_stops_only_the_journal", a_killed_helper),
             trial("a_journal_that_is_damaged_between_two_lives_is_taken_over", a_damaged_journal),
             trial("a_clock_that_jumps_both_ways_changes_nothing", a_clock_that_jumps),
             trial("an_order_is_void_once_its_giver_is_gone", an_order_without_a_giver),
@@ -54,6 +58,8 @@ struct Setting {
     directory: tempfile::TempDir,
     stage: Stage,
     guests: Vec<Actor>,
+    /// The directory of the journal is below this one, if it is not below that of the daemon.
+    journal_below: Option<PathBuf>,
 }
 
 impl Setting {
@@ -65,11 +71,11 @@ impl Setting {
         let start =
             |guest| stage.start(&format!("{name}-{guest}"), 1024, Behaviour::Honest, workload).unwrap();
         let guests = vec![start("a"), start("b")];
-        Self { name, directory, stage, guests }
+        Self { name, directory, stage, guests, journal_below: None }
     }
 
     fn journal(&self) -> PathBuf {
-        self.directory.path().join("journal")
+        self.journal_below.as_deref().unwrap_or(self.directory.path()).join("journal")
     }
 
     fn path(&self) -> &Path {
@@ -214,7 +220,8 @@ fn a_read_only_disk() {
 fn a_limit_of_file_sizes() {
     let mut setting = Setting::new("limit");
     let daemon = setting.daemon();
-    let (pid, newest) = (daemon.pid().to_string(), segments(&setting.journal()).unwrap().pop().unwrap());
+    let (pid, newest) =
+        (daemon.journal_helper().to_string(), segments(&setting.journal()).unwrap().pop().unwrap());
     let limit = |limit: &str| {
         let done = Command::new("prlimit").args(["--pid", &pid, &format!("--fsize={limit}:")]).status();
         assert!(done.unwrap().success());
@@ -226,6 +233,136 @@ fn a_limit_of_file_sizes() {
     let (notes, summary) = written_again(&setting, &daemon, &setting.journal());
     assert!(notes.contains("ticks before this one could not be written"), "{notes}");
     assert_eq!((summary.gaps, summary.refused), (1, 0));
+}
+
+/// What people see while the disk of the journal stands still: decisions go on, and an order is told to be lost if the daemon ends.
+fn stands_still(setting: &mut Setting, daemon: &Daemon) {
+    daemon.until("a warning", |status| {
+        status.warnings.iter().any(|line| line.contains("s behind: its disk takes no more"))
+    });
+    setting.is_managed(daemon);
+    let said = daemon.ask(&["hold", setting.guests[0].name()]);
+    assert!(said.contains("not yet in the journal"), "{said}");
+    daemon.ask(&["resume"]);
+    assert!(daemon.status().unwritten.is_some());
+}
+
+/// Sends a signal to the helper that writes the journal.
+fn signal(helper: u32, signal: Signal) {
+    kill_process(Pid::from_raw(helper.cast_signed()).unwrap(), signal).unwrap();
+}
+
+/// For the daemon, a helper that is stopped is one that waits for its disk.
+fn a_disk_that_stands_still() {
+    let mut setting = Setting::new("still");
+    let daemon = setting.daemon();
+    let helper = daemon.journal_helper();
+    signal(helper, Signal::STOP);
+    stands_still(&mut setting, &daemon);
+    signal(helper, Signal::CONT);
+    let (_, summary) = written_again(&setting, &daemon, &setting.journal());
+    assert_eq!((summary.gaps, summary.refused), (0, 0), "nothing is lost as long as the queue has room");
+    // It ends although its helper does not. (The kernel lets the helper go on then: nobody is left who would.)
+    signal(helper, Signal::STOP);
+    stands_still(&mut setting, &daemon);
+    let log = daemon.end();
+    assert!(log.contains("ends without its last decisions"), "{log}");
+    let daemon = setting.daemon();
+    assert_eq!(daemon.status().mode, Mode::Manage, "{}", daemon.log());
+    setting.is_managed(&daemon);
+    until("the end of the former helper", || has_ended(helper), || daemon.log());
+    let (_, summary) = written_again(&setting, &daemon, &setting.journal());
+    assert_eq!((summary.gaps, summary.refused), (0, 0));
+}
+
+fn a_kill_while_it_stands_still() {
+    let mut setting = Setting::new("killed");
+    let daemon = setting.daemon();
+    let helper = daemon.journal_helper();
+    signal(helper, Signal::STOP);
+    stands_still(&mut setting, &daemon);
+    daemon.kill_alone();
+    let daemon = setting.daemon();
+    setting.is_managed(&daemon);
+    let held =
+        |status: &Status| status.guests.iter().any(|guest| matches!(guest.report.verdict, Verdict::Held(_)));
+    assert!(!held(&daemon.status()), "{:#?}", daemon.status());
+    until("the end of the former helper", || has_ended(helper), || daemon.log());
+}
+
+/// A file system on a loop device, which is frozen: a process that writes to it cannot be ended.
+struct Frozen {
+    at: PathBuf,
+}
+
+impl Frozen {
+    fn make(directory: &Path) -> Self {
+        let (image, at) = (directory.join("image"), directory.join("disk"));
+        fs::create_dir(&at).unwrap();
+        fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+        let paths = [image.to_str().unwrap(), at.to_str().unwrap()];
+        let works = |program: &str, arguments: &[&str]| {
+            let mut command = Command::new(program);
+            command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
+            command.status().is_ok_and(|status| status.success())
+        };
+        if !(works("mke2fs", &["-q", "-F", "-t", "ext4", paths[0]])
+            && works("mount", &["-o", "loop", paths[0], paths[1]]))
+        {
+            skip("it mounts a file system on a loop device");
+        }
+        let frozen = Self { at: at.clone() };
+        if !(works("fsfreeze", &["-f", paths[1]]) && works("fsfreeze", &["-u", paths[1]])) {
+            drop(frozen);
+            skip("it freezes a file system");
+        }
+        frozen
+    }
+
+    fn freeze(&self, how: &str) {
+        let done = Command::new("fsfreeze").arg(how).arg(&self.at).status();
+        assert!(done.unwrap().success());
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // It is frozen only if the test has failed. The helper that waits for it then goes on, and ends.
+        let _thawed = Command::new("fsfreeze").arg("-u").arg(&self.at).stderr(Stdio::null()).status();
+        let _unmounted = Command::new("umount").arg("--lazy").arg(&self.at).status();
+    }
+}
+
+fn a_frozen_file_system() {
+    needs_root();
+    let mut setting = Setting::new("frozen");
+    let disk = Frozen::make(setting.path());
+    setting.journal_below = Some(disk.at.clone());
+    let daemon = setting.daemon();
+    let helper = daemon.journal_helper();
+    disk.freeze("-f");
+    stands_still(&mut setting, &daemon);
+    daemon.end();
+    assert!(!has_ended(helper), "it waits for the disk");
+    let daemon = setting.daemon();
+    assert_eq!(daemon.status().mode, Mode::Manage, "{}", daemon.log());
+    stands_still(&mut setting, &daemon);
+    disk.freeze("-u");
+    until("the end of the former helper", || has_ended(helper), || daemon.log());
+    let (_, summary) = written_again(&setting, &daemon, &setting.journal());
+    assert_eq!((summary.gaps, summary.refused), (0, 0));
+    daemon.end();
+}
+
+fn a_killed_helper() {
+    let mut setting = Setting::new("helper");
+    let daemon = setting.daemon();
+    signal(daemon.journal_helper(), Signal::KILL);
+    warned(&setting, &daemon, &["the helper journal has ended: restart memtide"]);
+    setting.is_managed(&daemon);
+    daemon.kill_alone();
+    let daemon = setting.daemon();
+    written_again(&setting, &daemon, &setting.journal());
 }
 
 fn a_moved_journal() {

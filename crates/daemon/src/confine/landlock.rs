@@ -1,5 +1,7 @@
 //! Keeps a thread away from all files, networks and processes.
 
+use std::path::Path;
+
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, PathBeneath, PathFd, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
@@ -10,7 +12,7 @@ const NEWEST: ABI = ABI::V6;
 
 /// Denies this thread all files, TCP, abstract sockets of other processes, and signals to them.
 pub fn deny_all() -> String {
-    phrase("no files", &[])
+    phrase("no files", &[] as &[(&str, _)])
 }
 
 /// Lets this process read `/proc`, and read and write below the cgroups' mount points. Denies all other files, and networks.
@@ -25,8 +27,22 @@ pub fn ksm_only() -> String {
     phrase("writes to /sys/kernel/mm/ksm only", &[("/sys/kernel/mm/ksm", access)])
 }
 
+/// Lets this process read, write, make and remove files below `dir`, or below the nearest directory above it that is there. Denies all other
+/// files, and networks.
+pub fn writes_below(dir: &Path) -> String {
+    let access = AccessFs::ReadFile
+        | AccessFs::ReadDir
+        | AccessFs::WriteFile
+        | AccessFs::Truncate
+        | AccessFs::MakeReg
+        | AccessFs::MakeDir
+        | AccessFs::RemoveFile;
+    let above = dir.ancestors().find(|above| above.is_dir()).unwrap_or(dir);
+    phrase("writes the journal only", &[(above, access)])
+}
+
 /// Denies everything except `allowed`. Says what was `applied`, or why nothing was.
-fn phrase(applied: &str, allowed: &[(&str, BitFlags<AccessFs>)]) -> String {
+fn phrase(applied: &str, allowed: &[(impl AsRef<Path>, BitFlags<AccessFs>)]) -> String {
     match restrict(allowed) {
         Ok(Some(abi)) => format!("{applied} (Landlock ABI {abi})"),
         Ok(None) => "Landlock not applied: this kernel lacks it, or it is off (lsm=)".to_owned(),
@@ -35,7 +51,7 @@ fn phrase(applied: &str, allowed: &[(&str, BitFlags<AccessFs>)]) -> String {
 }
 
 /// Denies everything except `allowed` below these paths.
-fn restrict(allowed: &[(&str, BitFlags<AccessFs>)]) -> Result<Option<i32>, RulesetError> {
+fn restrict(allowed: &[(impl AsRef<Path>, BitFlags<AccessFs>)]) -> Result<Option<i32>, RulesetError> {
     let mut ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
         .handle_access(AccessNet::from_all(NEWEST))?
@@ -43,7 +59,7 @@ fn restrict(allowed: &[(&str, BitFlags<AccessFs>)]) -> Result<Option<i32>, Rules
         .create()?;
     for (path, access) in allowed {
         // A path that is not there needs no rule.
-        if let Ok(path) = PathFd::new(path) {
+        if let Ok(path) = PathFd::new(path.as_ref()) {
             ruleset = ruleset.add_rule(PathBeneath::new(path, *access))?;
         }
     }

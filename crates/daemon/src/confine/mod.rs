@@ -12,10 +12,11 @@
 //!
 //! | thread | capabilities | file system | connects |
 //! |---|---|---|---|
-//! | engine: reads processes, writes journal and locks | both | as its user | Unix sockets |
+//! | engine: reads processes, writes locks | both | as its user | Unix sockets |
 //! | main ([`monitors`](Confinement::monitors)): speaks with monitors | both | opens nothing for writing | Unix sockets |
 //! | API ([`api`](Confinement::api)): hears local users | none | none: Landlock without a rule | nowhere |
 //! | pressure: waits | both | as its user | Unix sockets |
+//! | journal: speaks with the helper that writes it | both | as its user | Unix sockets |
 //! | ksm: reads processes | both | as its user | Unix sockets |
 //!
 //! Landlock is only for the API: a thread under Landlock may not look at a process that is not under it (`/proc/PID/root`, `exe` and
@@ -30,6 +31,8 @@ mod capabilities;
 mod landlock;
 #[cfg(feature = "confine")]
 mod seccomp;
+
+use std::path::Path;
 
 /// The applied measures, and the failed ones with the reason: one phrase each.
 pub type Applied = Vec<String>;
@@ -78,6 +81,12 @@ impl Confinement {
         if self == Self::On { merger() } else { Applied::new() }
     }
 
+    /// Confines the helper that writes the journal: it reads and writes files below `dir`, and does nothing else.
+    #[must_use]
+    pub fn writer(self, dir: &Path) -> Applied {
+        if self == Self::On { writer(dir) } else { Applied::new() }
+    }
+
     /// Confines `memtide audit` once everything is open: it copies memory of other processes, and does nothing else.
     #[must_use]
     pub fn auditor(self) -> Applied {
@@ -120,6 +129,16 @@ fn merger() -> Applied {
 }
 
 #[cfg(feature = "confine")]
+fn writer(dir: &Path) -> Applied {
+    // seccomp comes last: the other two need system calls that seccomp then denies.
+    vec![
+        landlock::writes_below(dir),
+        capabilities::keep_dac_override(),
+        seccomp::apply(seccomp::Part::Writer),
+    ]
+}
+
+#[cfg(feature = "confine")]
 fn auditor() -> Applied {
     vec![capabilities::keep_ptrace(), seccomp::apply(seccomp::Part::Auditor)]
 }
@@ -153,6 +172,11 @@ fn splitter() -> Applied {
 
 #[cfg(not(feature = "confine"))]
 fn merger() -> Applied {
+    Applied::new()
+}
+
+#[cfg(not(feature = "confine"))]
+fn writer(_dir: &Path) -> Applied {
     Applied::new()
 }
 

@@ -24,6 +24,8 @@ pub enum Part {
     Monitors,
     /// A helper: it opens files, and reads and writes them. No sockets, no processes, and no more changes of its confinement.
     Helper,
+    /// The helper that writes the journal: a helper that makes and removes files, too.
+    Writer,
     /// The helper that splits huge pages: it opens files for reading, and calls memory of processes cold. No sockets, no signals, no other
     /// advice.
     Splitter,
@@ -156,10 +158,22 @@ const FILES: &[c_long] = &[
     libc::SYS_stat,
 ];
 
+/// Making, removing, cutting and locking files.
+const MAKE: &[c_long] = &[
+    libc::SYS_flock,
+    libc::SYS_ftruncate,
+    libc::SYS_mkdirat,
+    libc::SYS_unlinkat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_mkdir,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_unlink,
+];
+
 /// Holding a process, and finding the one that started this one.
 const HOLD: &[c_long] = &[libc::SYS_pidfd_open, libc::SYS_getppid];
 
-/// Calls for the journal, the guest locks, the end of the socket, and the sockets that consoles of UML instances answer to.
+/// Calls for the guest locks, the end of the socket, and the sockets that consoles of UML instances answer to.
 const WRITE: &[c_long] = &[
     libc::SYS_bind,
     libc::SYS_fchmodat,
@@ -191,7 +205,7 @@ pub fn apply(part: Part) -> String {
     let (whose, applied) = match part {
         Part::Process => ("all threads", "seccomp: no programs, Unix sockets only"),
         Part::Monitors => ("monitors", "monitors: no writing"),
-        Part::Helper => ("helper", "files only"),
+        Part::Helper | Part::Writer => ("helper", "files only"),
         Part::Splitter => ("helper", "reads files, calls memory cold"),
         Part::Auditor => ("audit", "reads memory"),
         Part::Api => ("API", "no connections"),
@@ -218,6 +232,7 @@ fn rules(part: Part) -> Result<BTreeMap<c_long, Vec<SeccompRule>>, seccompiler::
         Part::Process => &[EVERY, LOOK, WRITE],
         Part::Monitors => &[EVERY, LOOK],
         Part::Helper => &[EVERY, FILES],
+        Part::Writer => &[EVERY, FILES, MAKE],
         Part::Splitter => &[EVERY, FILES, HOLD],
         Part::Auditor => &[EVERY, &[libc::SYS_process_vm_readv]],
         Part::Api => &[EVERY],
@@ -295,14 +310,22 @@ mod tests {
         let calls = |part| rules(part).unwrap().into_keys().collect::<std::collections::BTreeSet<_>>();
         let (all, monitors, api) = (calls(Part::Process), calls(Part::Monitors), calls(Part::Api));
         assert!(monitors.is_subset(&all) && api.is_subset(&monitors));
-        for part in [Part::Process, Part::Monitors, Part::Helper, Part::Splitter, Part::Auditor, Part::Api] {
+        for part in [
+            Part::Process,
+            Part::Monitors,
+            Part::Helper,
+            Part::Writer,
+            Part::Splitter,
+            Part::Auditor,
+            Part::Api,
+        ] {
             assert!(!program(part).unwrap().is_empty());
         }
         for denied in [libc::SYS_execve, libc::SYS_ptrace, libc::SYS_mount, libc::SYS_kill, libc::SYS_clone3]
         {
             assert!(!all.contains(&denied), "{denied}");
         }
-        for part in [Part::Process, Part::Monitors, Part::Helper, Part::Api] {
+        for part in [Part::Process, Part::Monitors, Part::Helper, Part::Writer, Part::Api] {
             assert!(!calls(part).contains(&libc::SYS_process_madvise), "{part:?}");
         }
         let (splits, audits) = (calls(Part::Splitter), calls(Part::Auditor));

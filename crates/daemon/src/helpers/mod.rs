@@ -8,8 +8,10 @@
 //! sockets of systemd, which starts each in a sandbox of its own. Without such a socket, the daemon starts its own program as the helper,
 //! before it gives its rights up.
 //!
-//! A helper that does not answer in time is busy: it gets no other request before its late answer has come.
+//! A helper that does not answer in time is busy: it gets no other request before its late answer has come. [`journal`] has a protocol of its
+//! own, for more bytes.
 
+pub mod journal;
 pub mod ksm;
 pub mod reclaim;
 pub mod split;
@@ -88,17 +90,7 @@ impl Helper {
     pub fn start(name: &str, socket: &Path) -> io::Result<Self> {
         let (stream, process) = match UnixStream::connect(socket) {
             Ok(stream) => (stream, None),
-            Err(_) => {
-                let (ours, its) = UnixStream::pair()?;
-                let process = Command::new("/proc/self/exe")
-                    .args(["helper", name])
-                    // A Ctrl-C at the daemon's terminal is not for it: it ends with its client.
-                    .process_group(0)
-                    .stdin(Stdio::from(OwnedFd::from(its)))
-                    .stdout(Stdio::null())
-                    .spawn()?;
-                (ours, Some(process))
-            }
+            Err(_) => spawn(name).map(|(stream, process)| (stream, Some(process)))?,
         };
         Ok(Self::new(stream, process))
     }
@@ -146,6 +138,19 @@ impl Helper {
         self.is_busy = false;
         Ok(Some(answer.what))
     }
+}
+
+/// This program as the helper `name`, and the socket to it.
+fn spawn(name: &str) -> io::Result<(UnixStream, Child)> {
+    let (ours, its) = UnixStream::pair()?;
+    let process = Command::new("/proc/self/exe")
+        .args(["helper", name])
+        // A Ctrl-C at the daemon's terminal is not for it: it ends with its client.
+        .process_group(0)
+        .stdin(Stdio::from(OwnedFd::from(its)))
+        .stdout(Stdio::null())
+        .spawn()?;
+    Ok((ours, process))
 }
 
 fn absence(error: &io::Error) -> Absence {
@@ -212,11 +217,21 @@ fn phrase(helper: &Result<Helper, Absence>, name: &str, does: &str) -> String {
 /// # Errors
 /// If the standard input cannot be used.
 fn client(name: &str, confine: impl FnOnce() -> Applied) -> io::Result<UnixStream> {
-    let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    for phrase in confine().iter().filter(|phrase| phrase.contains(" not ")) {
+    let stream = client_stream()?;
+    report(name, &confine());
+    Ok(stream)
+}
+
+/// The socket of the client.
+fn client_stream() -> io::Result<UnixStream> {
+    Ok(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?))
+}
+
+/// Says which of these measures were not applied.
+fn report(name: &str, applied: &Applied) {
+    for phrase in applied.iter().filter(|phrase| phrase.contains(" not ")) {
         eprintln!("memtide: helper {name}: {phrase}");
     }
-    Ok(stream)
 }
 
 /// Answers the requests on `stream` until its client is gone.

@@ -10,7 +10,7 @@ use memtide_host::{Locked, Mapping, Mappings, ProcFs, Root};
 use memtide_model::{Absence, Bytes, Config, GuestId, Outsider, Span, Told, Withheld, name_matches};
 use memtide_vmm::Wish;
 use memtide_vmm::qemu::{
-    Command, CommandLine, ConfiguredGuest, Discovery, Equipment, LEAST_GROWTH, Monitor, MonitorConfig, Owner,
+    Command, CommandLine, ConfiguredGuest, Discovery, Equipment, LEAST_GROWTH, Monitor, MonitorConfig,
     ProcessFacts, QemuProcess, Qmp, Use, is_held, ram_blocks,
 };
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -125,7 +125,7 @@ impl GuestFacts {
     /// Whether libvirt started it.
     #[must_use]
     pub fn is_of_libvirt(&self) -> bool {
-        Owner { launcher: self.launch.by }.is_libvirt()
+        self.launch.by.is_libvirt()
     }
 
     /// Whether its memory is made of pages of hugetlbfs.
@@ -341,7 +341,7 @@ impl Files {
         let paths = process.equipment.memory.iter().filter_map(|memory| memory.path.clone());
         Self {
             tcp_monitors: CommandLine::parse(&cmdline).tcp_monitors,
-            launch: Launch::of(process.owner.launcher, &cmdline, process.id.name()),
+            launch: Launch::of(process.launcher, &cmdline, process.id.name()),
             memory_files: paths.map(|path| (path.clone(), kind_of(root, pid, &path))).collect(),
             status: text(&root.process(pid, "status")).ok().map(|text| status(&text)),
             locked: Locked::read(root, pid).ok(),
@@ -353,7 +353,7 @@ impl Files {
 
     /// What is known of a process whose files could not be read in time.
     fn unread(process: &QemuProcess) -> Self {
-        Self { launch: Launch::of(process.owner.launcher, &[], process.id.name()), ..Self::default() }
+        Self { launch: Launch::of(process.launcher, &[], process.id.name()), ..Self::default() }
     }
 }
 
@@ -393,7 +393,7 @@ fn of_process(
     let ram_like = costs.map(|costs| costs.ram_like).filter(|size| !size.is_zero());
     let full = ram_like.filter(|_| process.facts.is_of_unknown_size()).unwrap_or(assumed);
     let why = match process.monitors.is_empty() {
-        true => process.owner.why_no_monitor(),
+        true => process.launcher.why_no_monitor(),
         false => Absence::NotYet,
     };
     GuestFacts {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use memtide_model::{Absence, Balloon, Fence, Mode, Polling, Reading, Span};
-use memtide_vmm::qemu::{Launcher, Owner, SetsBalloon};
+use memtide_vmm::qemu::{Launcher, SetsBalloon};
 
 use super::{of_guest, sight};
 use crate::advice::{self, Change};
@@ -187,7 +187,7 @@ fn was_asked(guest: &GuestFacts) -> bool {
 
 fn with_device(guest: &GuestFacts, finding: Finding) -> Finding {
     let finding = finding.with(advice::fix(guest, Change::Balloon));
-    let is_alone = Owner { launcher: guest.launch.by }.sets_balloon() == SetsBalloon::No;
+    let is_alone = guest.launch.by.sets_balloon() == SetsBalloon::No;
     if guest.monitors.is_empty() || !is_alone {
         return finding;
     }

@@ -24,6 +24,12 @@ pub enum JournalError {
         /// The directory.
         path: PathBuf,
     },
+    /// The journal was moved away or deleted while it was written.
+    #[error("the journal in {} was moved away or deleted", path.display())]
+    Gone {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The file does not begin like a journal's.
     #[error("{} is not a journal of memtide", path.display())]
     NotAJournal {
@@ -68,8 +74,10 @@ impl JournalError {
     /// How an operator can fix it.
     #[must_use]
     pub fn fix(&self) -> &'static str {
-        let Self::Io { source, .. } = self else {
-            return "delete the file or move it away, if you do not need it";
+        let source = match self {
+            Self::Io { source, .. } => source,
+            Self::Gone { .. } => return "a new segment begins",
+            _ => return "delete the file or move it away, if you do not need it",
         };
         match source.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {

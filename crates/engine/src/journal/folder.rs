@@ -2,6 +2,7 @@
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -58,12 +59,16 @@ pub(super) struct DirLock {
 impl DirLock {
     /// Takes `dir`. Creates it with mode 0700 if it is missing.
     pub(super) fn take(dir: &Path) -> Result<Self, JournalError> {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(dir)
-            .map_err(JournalError::io("create the directory", dir))?;
-        let directory = File::open(dir).map_err(JournalError::io("open", dir))?;
+        // Opened first: on a frozen file system, making a directory waits, also one that is there.
+        let opened = match File::open(dir) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+                made.map_err(JournalError::io("create the directory", dir))?;
+                File::open(dir)
+            }
+            opened => opened,
+        };
+        let directory = opened.map_err(JournalError::io("open", dir))?;
         match directory.try_lock() {
             Ok(()) => Ok(Self { directory }),
             Err(TryLockError::WouldBlock) => Err(JournalError::InUse { path: dir.to_owned() }),
@@ -73,21 +78,28 @@ impl DirLock {
         }
     }
 
-    /// Whether `dir` is still the directory that this right is for.
-    pub(super) fn is(&self, dir: &Path) -> bool {
-        match (self.directory.metadata(), fs::metadata(dir)) {
-            (Ok(lock), Ok(now)) => (lock.dev(), lock.ino()) == (now.dev(), now.ino()),
-            _ => false,
-        }
+    /// The directory that this right is for.
+    pub(super) fn place(&self) -> Place {
+        Place(self.directory.metadata().ok().map(|now| (now.dev(), now.ino())))
     }
 }
 
-/// Whether another process writes the journal in `dir`. Also true if this cannot be found out.
-#[must_use]
-pub fn is_in_use(dir: &Path) -> bool {
-    match File::open(dir) {
-        Ok(directory) => directory.try_lock_shared().is_err(),
-        Err(error) => error.kind() != ErrorKind::NotFound,
+impl From<DirLock> for OwnedFd {
+    /// The right lasts as long as this descriptor.
+    fn from(lock: DirLock) -> Self {
+        lock.directory.into()
+    }
+}
+
+/// A directory's device and inode, if they could be read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place(Option<(u64, u64)>);
+
+impl Place {
+    /// Whether `dir` still is this directory.
+    pub(super) fn is(self, dir: &Path) -> bool {
+        let now = || fs::metadata(dir).ok().map(|now| (now.dev(), now.ino()));
+        self.0.is_some_and(|place| now() == Some(place))
     }
 }
 
@@ -137,7 +149,7 @@ mod tests {
     fn a_directory_has_one_writer() {
         let dir = tempfile::tempdir().unwrap();
         let lock = DirLock::take(dir.path()).unwrap();
-        assert!(lock.is(dir.path()));
+        assert!(lock.place().is(dir.path()));
         assert!(matches!(DirLock::take(dir.path()), Err(JournalError::InUse { .. })));
         drop(lock);
         DirLock::take(dir.path()).unwrap();

@@ -77,6 +77,23 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) -> Result<(), JournalError> {
     }
 }
 
+/// A new segment up to its first `frames`, which are those of `records`. If these do not begin with a [`Record::Start`], `start` gives it.
+///
+/// # Errors
+/// If the start is too large.
+pub fn beginning(
+    start: impl FnOnce() -> Record,
+    records: &[Record],
+    mut frames: Vec<u8>,
+) -> Result<Vec<u8>, JournalError> {
+    let mut bytes = header().to_vec();
+    if !matches!(records.first(), Some(Record::Start { .. })) {
+        encode(&start(), &mut bytes)?;
+    }
+    bytes.append(&mut frames);
+    Ok(bytes)
+}
+
 /// The length and the CRC-32 in the first bytes of a frame; `None` if they cannot belong to a frame.
 pub(super) fn announced(frame: &[u8]) -> Option<(usize, u32)> {
     let length = usize::try_from(u32_at(frame, 0)?).ok()?;

@@ -8,6 +8,9 @@
 //! without a whole frame after it is such a tail. Readers end there, and the next writer cuts the tail off. Broken bytes
 //! anywhere else are corruption, reported with file and offset.
 //!
+//! **Loss.** What a [`Sink`] has taken can be lost, tick after tick, while a disk is slow. It then loses all that waits, and a new segment begins
+//! with the state: each segment is whole. A note tells how many ticks are missing before it.
+//!
 //! Nothing is synced to the disk: the journal survives the end of the daemon, but not every power failure.
 
 mod error;
@@ -15,13 +18,15 @@ mod folder;
 mod frame;
 mod reader;
 mod segment;
+mod sink;
 mod writer;
 
 pub use error::JournalError;
-pub use folder::{is_in_use, segments};
-pub use frame::{encode, header};
+pub use folder::segments;
+pub use frame::{beginning, encode, header};
 pub use reader::{Reader, TornTail};
-pub use writer::{Cut, Writer};
+pub use sink::{LateWriter, Lost, Sink, TRIES_EVERY, why};
+pub use writer::{Cut, Writer, segment_limit};
 
 /// The number of the format that is written and read.
 pub const FORMAT: u32 = 3;

@@ -1,20 +1,26 @@
 //! Writes a journal: one write per tick, bounded in size, able to continue after any failure.
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use memtide_model::{Bytes, Record};
 
 use super::JournalError;
-use super::folder::{self, DirLock};
-use super::frame::{HEADER, encode, header};
+use super::folder::{self, DirLock, Place};
+use super::frame::{HEADER, beginning, encode};
 use super::segment::{Next, Segment};
 
 /// The least size of a segment. Otherwise a segment is an eighth of the whole journal.
 const SMALLEST_SEGMENT: u64 = 1 << 20;
+
+/// The longest wait for a writer whose daemon has ended.
+const FINISHES_WITHIN: Duration = Duration::from_secs(1);
 
 /// Writes the segments of one directory.
 ///
@@ -24,10 +30,11 @@ const SMALLEST_SEGMENT: u64 = 1 << 20;
 pub struct Writer {
     dir: PathBuf,
     most: u64,
+    /// The right to write there, unless another process holds it.
     lock: Option<DirLock>,
+    /// The directory that the right is for.
+    place: Place,
     current: Option<Open>,
-    /// The frames of the current write.
-    buffer: Vec<u8>,
 }
 
 /// The segment that is being written.
@@ -62,24 +69,19 @@ impl fmt::Display for Cut {
 
 impl Writer {
     /// A writer of the journal in `dir`, of at most `most` bytes in all. Creates the directory if it is missing, and cuts off a
-    /// torn tail of the newest segment. The first write begins a new segment.
+    /// torn tail of the newest segment. The first write begins a new segment. If another process still writes the newest segment, it gets a
+    /// moment to finish.
     ///
     /// # Errors
     /// If the directory cannot be created or used, or if another process writes the journal in it.
     pub fn open(dir: &Path, most: Bytes) -> Result<(Self, Option<Cut>), JournalError> {
         let lock = DirLock::take(dir)?;
         let cut = match folder::list(dir)?.last() {
-            Some(newest) => cut_torn_tail(&newest.path)?,
-            None => None,
+            Some(newest) if is_finished(&newest.path) => cut_torn_tail(&newest.path)?,
+            _ => None,
         };
-        let writer = Self {
-            dir: dir.to_owned(),
-            most: most.get(),
-            lock: Some(lock),
-            current: None,
-            buffer: Vec::new(),
-        };
-        Ok((writer, cut))
+        let place = lock.place();
+        Ok((Self { dir: dir.to_owned(), most: most.get(), lock: Some(lock), place, current: None }, cut))
     }
 
     /// Writes `records` with one system call. If the write begins a new segment and `records` does not begin with a
@@ -91,49 +93,65 @@ impl Writer {
     pub fn write(&mut self, start: impl FnOnce() -> Record, records: &[Record]) -> Result<(), JournalError> {
         // Taken out: after any failure from here on, the next write begins a new segment.
         let open = self.current.take();
-        self.buffer.clear();
+        let mut frames = Vec::new();
         for record in records {
-            encode(record, &mut self.buffer)?;
+            encode(record, &mut frames)?;
         }
-        let open = match open {
-            Some(open) if self.is_here() && open.takes(self.buffer.len() as u64, self.segment_limit()) => {
-                open.append(&self.buffer)?
-            }
-            _ => {
-                let mut bytes = header().to_vec();
-                if !matches!(records.first(), Some(Record::Start { .. })) {
-                    encode(&start(), &mut bytes)?;
-                }
-                bytes.append(&mut self.buffer);
-                self.begin(&bytes)?
-            }
+        let open = match open.filter(|open| self.goes_on(open, frames.len() as u64)) {
+            Some(open) => open.append(&frames)?,
+            None => self.begin(&beginning(start, records, frames)?)?,
         };
         self.current = Some(open);
         Ok(())
     }
 
-    /// Whether the directory is still the same one. If the journal was moved away, the next run would not read it.
-    fn is_here(&self) -> bool {
-        self.lock.as_ref().is_some_and(|lock| lock.is(&self.dir))
+    /// Writes whole frames with one system call: more of the present segment, or the [`beginning`] of a new one if it `begins`.
+    ///
+    /// # Errors
+    /// If the disk does not accept the write, or if the present segment cannot go on. The next write must then begin a new segment.
+    pub fn put(&mut self, frames: &[u8], begins: bool) -> Result<(), JournalError> {
+        let open = self.current.take();
+        let open = match open.filter(|open| self.goes_on(open, frames.len() as u64)) {
+            _ if begins => self.begin(frames)?,
+            Some(open) => open.append(frames)?,
+            None => return Err(JournalError::Gone { path: self.dir.clone() }),
+        };
+        self.current = Some(open);
+        Ok(())
     }
 
-    fn segment_limit(&self) -> u64 {
-        (self.most / 8).max(SMALLEST_SEGMENT)
+    /// The right to write into the directory, for another process that shall hold it in place of this one. There is one after the journal was
+    /// opened, and after its directory was moved away.
+    pub fn take_lock(&mut self) -> Option<OwnedFd> {
+        self.lock.take().map(OwnedFd::from)
+    }
+
+    fn goes_on(&self, open: &Open, more: u64) -> bool {
+        self.is_here() && open.takes(more, segment_limit(self.most))
+    }
+
+    /// Whether the directory is still the same one. If the journal was moved away, the next run would not read it.
+    fn is_here(&self) -> bool {
+        self.place.is(&self.dir)
     }
 
     /// Begins a new segment with `bytes`, and makes room for its greatest size.
     fn begin(&mut self, bytes: &[u8]) -> Result<Open, JournalError> {
         if !self.is_here() {
             self.lock = None;
-            self.lock = Some(DirLock::take(&self.dir)?);
+            let lock = DirLock::take(&self.dir)?;
+            self.place = lock.place();
+            self.lock = Some(lock);
         }
         let size = bytes.len() as u64;
         let segments = folder::list(&self.dir)?;
-        folder::shrink(&segments, self.most.saturating_sub(size.max(self.segment_limit())))?;
+        folder::shrink(&segments, self.most.saturating_sub(size.max(segment_limit(self.most))))?;
         let number = segments.last().map_or(1, |newest| newest.number.saturating_add(1));
         let path = folder::path_of(&self.dir, number);
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path);
         let mut file = file.map_err(JournalError::io("create", &path))?;
+        // For the next writer, which waits for this one. A file system without such locks has no journal either.
+        let _nobody_else_knows_it = file.try_lock();
         match file.write_all(bytes) {
             Ok(()) => Ok(Open { file, path, size }),
             Err(error) => {
@@ -165,6 +183,29 @@ impl Open {
             }
         }
     }
+}
+
+/// The size of a segment, in bytes, beyond which a new one begins, in a journal of at most `most` bytes.
+#[must_use]
+pub fn segment_limit(most: u64) -> u64 {
+    (most / 8).max(SMALLEST_SEGMENT)
+}
+
+/// Whether nobody writes this segment any more. Waits a moment for a writer whose daemon has ended.
+fn is_finished(path: &Path) -> bool {
+    // Opening a pipe would wait.
+    if !fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
+        return true;
+    }
+    let Ok(file) = File::open(path) else { return true };
+    let begun = Instant::now();
+    while let Err(TryLockError::WouldBlock) = file.try_lock_shared() {
+        if begun.elapsed() >= FINISHES_WITHIN {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    true
 }
 
 /// Cuts off everything that a crash left after the last whole frame of a segment. Leaves a corrupt or foreign file alone:

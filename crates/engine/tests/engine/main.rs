@@ -9,6 +9,8 @@ mod requests;
 #[cfg(test)]
 mod resuming;
 #[cfg(test)]
+mod slow_disk;
+#[cfg(test)]
 mod ticks;
 #[cfg(test)]
 mod toy;

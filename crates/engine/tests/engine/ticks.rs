@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use memtide_engine::journal::{Reader, Writer};
+use memtide_engine::journal::{LateWriter, Reader, Writer};
 use memtide_engine::{Engine, Killed, Replay, Wake};
 use memtide_model::{
     Answer, Bytes, Class, Config, Fence, Limit, Mode, Reason, Record, Refusal, Request, Span,
@@ -171,7 +171,7 @@ fn a_journal_that_cannot_be_opened_is_tried_again() {
     fs::write(&journal, "in the way").unwrap();
     let error = Writer::open(&journal, MOST).unwrap_err();
     let engine = Engine::new(Toy::with(&["a"]), manage()).with_policy(halves());
-    let mut engine = engine.with_journal_later(journal.clone(), MOST, &error);
+    let mut engine = engine.with_journal(LateWriter::new(&journal, MOST, &error));
     let mut tick = |secs: u64| {
         engine.world_mut().now = engine.world_mut().now.after(Span::from_secs(secs));
         engine.tick();

@@ -195,8 +195,8 @@ impl Backend for Qemu {
 
     fn control(&mut self, id: &GuestId) -> Result<Box<dyn Control>, Absence> {
         let Guest { process, held, bound, namespace } = self.guests.get(id).ok_or(Absence::Gone)?;
-        if process.owner.is_libvirt() || (held.is_none() && process.monitors.is_empty()) {
-            return Err(process.owner.why_no_monitor());
+        if process.launcher.is_libvirt() || (held.is_none() && process.monitors.is_empty()) {
+            return Err(process.launcher.why_no_monitor());
         }
         let peer = self.discovery.proc_fs().is_live().then_some(process.pid);
         let monitor = Monitor::new(MonitorConfig {
@@ -228,7 +228,7 @@ impl Backend for Qemu {
 }
 
 fn found(id: &GuestId, Guest { process, held, .. }: &Guest) -> Found {
-    let of_libvirt = process.owner.is_libvirt();
+    let of_libvirt = process.launcher.is_libvirt();
     let full = process.facts.memory.unwrap_or(DEFAULT_MEMORY);
     Found {
         id: id.clone(),

@@ -14,7 +14,7 @@ use memtide_model::{Absence, Bytes, GuestId, Users, Withheld};
 use super::arguments::{Arguments, LONGEST_FILE, Source};
 use super::command_line::CommandLine;
 use super::equipment::Equipment;
-use super::owner::Owner;
+use super::launcher::Launcher;
 use super::ram::{self, MemoryBlock};
 use super::recognise::Strangers;
 use super::{listed, places, socket};
@@ -36,7 +36,7 @@ pub struct QemuProcess {
     /// Its user is not admitted: no more is known than the start of its command line tells.
     pub is_outside: bool,
     /// The program that started it, and what that keeps for itself.
-    pub owner: Owner,
+    pub launcher: Launcher,
     /// The facts from its command line.
     pub facts: ProcessFacts,
     /// Why memory that the guest gives is not the host's, as far as its options tell.
@@ -282,9 +282,9 @@ impl Discovery {
             return;
         }
         let id = self.identity(pid, &stat, &line, boot);
-        let owner = Owner { launcher: line.launcher };
+        let launcher = line.launcher;
         let bound = if is_outside { Vec::new() } else { places::bound(self.proc_fs(), pid, &line) };
-        let (kept, bound): (Vec<_>, Vec<_>) = bound.into_iter().partition(|path| owner.keeps(path));
+        let (kept, bound): (Vec<_>, Vec<_>) = bound.into_iter().partition(|path| launcher.keeps(path));
         let agent = line.agent.as_ref().filter(|_| !is_outside);
         let node = ram::node(&line.ram);
         let process = QemuProcess {
@@ -292,7 +292,7 @@ impl Discovery {
             pid,
             user,
             is_outside,
-            owner,
+            launcher,
             monitors: places::of_all(&self.processes, pid, &bound),
             bound,
             kept_monitors: places::of_all(&self.processes, pid, &kept),

@@ -19,7 +19,7 @@ const LONGEST_PATH: usize = 200;
 pub(super) fn of(process: &QemuProcess, held: Option<&PathBuf>) -> Vec<Fact> {
     let facts = &process.facts;
     let mut all = vec![match facts.memory {
-        Some(memory) => Fact::new(About::Size, memory.to_string(), facts.memory_source.into()),
+        Some(memory) => Fact::size(memory, facts.memory_source.into()),
         None => Fact::new(About::Size, "nothing tells it: what is mapped counts", FactSource::CommandLine),
     }];
     blocks(About::Ram, &facts.ram, facts.memory, &mut all);
@@ -35,11 +35,11 @@ pub(super) fn of(process: &QemuProcess, held: Option<&PathBuf>) -> Vec<Fact> {
         ));
     }
     all.push(monitor(process, held));
-    let launcher = process.owner.launcher;
+    let launcher = process.launcher;
     if launcher != Launcher::Unknown {
         all.push(Fact::new(About::Launcher, launcher.name(), FactSource::CommandLine));
     }
-    let sets = match process.owner.sets_balloon() {
+    let sets = match process.launcher.sets_balloon() {
         SetsBalloon::No => None,
         SetsBalloon::Perhaps => Some("may set it, too, if the guest's configuration says so"),
         SetsBalloon::Yes => Some("sets it"),
@@ -57,12 +57,12 @@ pub(super) fn of(process: &QemuProcess, held: Option<&PathBuf>) -> Vec<Fact> {
 /// The monitor that memtide asks. A place on the command line counts only if the process listens there.
 fn monitor(process: &QemuProcess, held: Option<&PathBuf>) -> Fact {
     match (held, process.monitors.as_slice()) {
-        _ if process.owner.is_libvirt() => {
+        _ if process.launcher.is_libvirt() => {
             Fact::new(About::Monitor, "none: libvirt owns this guest", FactSource::CommandLine)
         }
         (Some(path), _) => Fact::new(About::Monitor, shown(path), FactSource::Configuration),
-        (None, []) if process.owner.keeps_monitor() => {
-            let says = format!("none: {} keeps it for itself", process.owner.launcher.name());
+        (None, []) if process.launcher.keeps_monitor() => {
+            let says = format!("none: {} keeps it for itself", process.launcher.name());
             Fact::new(About::Monitor, says, FactSource::CommandLine)
         }
         (None, []) => {

@@ -1,7 +1,7 @@
 //! The program that started a guest.
 //!
 //! **Problem.** Most people never write QEMU's options themselves: advice about them does not help. And some launchers set balloons
-//! ([`Owner`](super::Owner)).
+//! ([`Launcher::sets_balloon`]).
 //!
 //! **Rule.** A launcher is recognised by the sockets and files that it gives QEMU, and by names that it alone writes. Anybody can
 //! write such a command line: memtide then leaves the guest alone or gives other advice, and nothing else depends on it.

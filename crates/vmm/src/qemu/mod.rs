@@ -15,7 +15,7 @@
 //! a monitor is *kept open* until somebody knocks, and the next poll reads its events. A monitor is *dedicated* if the configuration says
 //! that it belongs to memtide. Only a dedicated monitor's events are heard as they come.
 //!
-//! Rules. memtide never connects to a QEMU that libvirt owns, nor to a monitor that a launcher keeps for itself ([`Owner`]). It trusts nothing from a guest or a monitor: lines, texts, queues and
+//! Rules. memtide never connects to a QEMU that libvirt owns, nor to a monitor that a launcher keeps for itself ([`Launcher::keeps`]). It trusts nothing from a guest or a monitor: lines, texts, queues and
 //! numbers are bounded. A failure is a [`memtide_model::Absence`], never a zero.
 
 mod arguments;
@@ -57,7 +57,7 @@ pub use equipment::{BalloonArgument, Equipment, InFile, MemoryArgument};
 pub use launcher::Launcher;
 pub use listed::is_held;
 pub use monitor::{Monitor, MonitorConfig, MonitorError, Use};
-pub use owner::{Owner, SetsBalloon};
+pub use owner::SetsBalloon;
 pub use qmp::{Command, Qmp, QmpError, QmpEvent, Refusal};
 pub use ram::{Backing, MemoryBlock, MemoryRole};
 pub use recognise::resembles_qemu;

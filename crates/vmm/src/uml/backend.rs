@@ -94,7 +94,7 @@ fn found(instance: &Instance) -> Found {
 /// What is known of an instance, for people.
 fn facts(instance: &Instance) -> Vec<Fact> {
     let shown = |path: &Path| printable(&path.display().to_string());
-    let mut all = vec![Fact::new(About::Size, instance.memory.to_string(), FactSource::CommandLine)];
+    let mut all = vec![Fact::size(instance.memory, FactSource::CommandLine)];
     if let Some(file) = &instance.file {
         let says = format!("{}, a shared mapping of {}", instance.memory, shown(file));
         all.push(Fact::new(About::Ram, says, FactSource::Kernel));
