@@ -6,7 +6,7 @@ use memtide_engine::{Counters, LastTick, Published};
 use memtide_model::{
     About, Backend, Bytes, Commitment, Fact, FactSource, Fence, GuestReport, GuestSeen, HostReport, KsmParts,
     KsmProcess, KsmReport, KsmVerdict, Mode, Moment, Names, Outsiders, Polling, Reading, Span, SwapCounters,
-    TmpfsReport, UnderWay, Verdict, Withheld,
+    TmpfsReport, UnderWay, Verdict, Withheld, name_given,
 };
 use serde::{Deserialize, Serialize};
 
@@ -351,12 +351,13 @@ impl GuestStatus {
 }
 
 impl GuestDetail {
-    /// The guest with this name: `name` if it is unique, otherwise `name@start`.
+    /// The guest with this name: the one that is shown, or the one that it was given.
     #[must_use]
     pub fn find(published: &Published, history: &History, name: &str) -> Option<Self> {
         let last = published.last.as_ref()?;
         let names = last.report.names();
-        let report = last.report.guests.iter().find(|guest| names.name(&guest.id) == name)?;
+        let is_it = |guest: &&GuestReport| is_called(&names.name(&guest.id), name);
+        let report = last.report.guests.iter().find(is_it)?;
         let status = GuestStatus::new((published, last), report, &names)?;
         let seen = last.seen.guests.iter().find(|guest| guest.id == status.report.id)?.clone();
         let (_, class) = published.config.class_of(seen.id.name(), seen.user);
@@ -376,6 +377,12 @@ impl GuestDetail {
             seen,
         })
     }
+}
+
+/// Whether a guest that is shown as `shown` is meant by `name`: `shown` itself, or the whole name that the guest was given.
+#[must_use]
+pub fn is_called(shown: &str, name: &str) -> bool {
+    shown == name || shown == name_given(name)
 }
 
 /// What is known of a guest, with what its VMM says of its size.

@@ -169,10 +169,16 @@ fn a_reload_says_what_changed() {
         ("2 GiB", "2048 MiB", "configuration read again: nothing changed\n"),
         ("nobody", "none", "configuration read again: nothing else changed\n"),
         ("2048 MiB\"", "2 GiB\"\nmode = \"manage\"", "new configuration: mode manage\n"),
+        ("manage", "observe", "WARN new configuration: mode observe; guests are no longer managed\n"),
     ] {
         daemon.reconfigure(from, to);
         until("a word of the change", || daemon.log().contains(said), || daemon.log());
     }
+    // Emptied by mistake.
+    fs::write(directory.path().join("memtide.toml"), "").unwrap();
+    daemon.signal(Signal::HUP);
+    let said = "WARN new configuration: budget host; the file sets nothing: the defaults apply\n";
+    until("a word of the change", || daemon.log().contains(said), || daemon.log());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use memtide_host::Accounts;
-use memtide_model::Users;
+use memtide_model::{Users, pattern_given};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
@@ -196,7 +196,7 @@ impl<'t> Entry<'t> {
             let text = value.get_ref().as_str().ok_or_else(|| self.found(value, wanted))?;
             match no_pattern(text) {
                 Some(why) => Err(Mistake::new(value.span().start, format!("{}: {why}", self.path))),
-                None => Ok(text.to_owned()),
+                None => Ok(pattern_given(text)),
             }
         };
         list.iter().map(pattern).collect()

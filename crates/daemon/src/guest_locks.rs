@@ -5,7 +5,8 @@
 //!
 //! **Rule.** The manager of a guest holds a lock on a file named after the guest's process and its start, in a directory shared by all
 //! daemons of one user. The kernel drops the lock when the process that holds it ends. A guest that another memtide has locked is
-//! left alone, and tried again after [`BETWEEN_TRIES`].
+//! left alone, and tried again after [`BETWEEN_TRIES`]. A daemon of another user than root also leaves alone what root's has locked: it sees that the file
+//! is there. It may not open it, because who can open a file can lock it.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, TryLockError};
@@ -21,13 +22,21 @@ use tracing::warn;
 
 /// The time between two attempts to lock a guest that another memtide manages.
 const BETWEEN_TRIES: Span = Span::from_secs(1);
-/// The directory of the locks of root's daemons.
-const OF_ROOT: &str = "/run/lock/memtide";
+/// The directory of the locks of root's daemons. Only root may write to `/run`: nobody else can make it first.
+const OF_ROOT: &str = "/run/memtide/guests";
+/// Others may pass through the directory above it: sockets for them are there, too.
+const ABOVE_MODE: u32 = 0o751;
+/// Others may look whether a file is there, and neither list nor open any.
+const MODE: u32 = 0o711;
+/// Stands for root's memtide: others do not see which process it is.
+const ROOTS: u32 = 0;
 
 /// The guests that this daemon manages.
 #[derive(Debug)]
 pub struct GuestLocks {
     dir: PathBuf,
+    /// The directory of root's locks, if this is not root.
+    of_root: Option<PathBuf>,
     lock_dir: Option<Arc<LockDir>>,
     known: BTreeMap<GuestId, GuestLock>,
     /// The directory cannot be used, and a warning has said so.
@@ -52,13 +61,20 @@ impl GuestLocks {
             Some(dir) => PathBuf::from(dir).join("memtide-claims"),
             None => std::env::temp_dir().join(format!("memtide-claims-{}", uid.as_raw())),
         };
-        Self::at(&dir)
+        Self { of_root: (!uid.is_root()).then(|| OF_ROOT.into()), ..Self::at(&dir) }
     }
 
     /// No locks yet, in `dir`.
     #[must_use]
     pub fn at(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), lock_dir: None, known: BTreeMap::new(), blind: false, swept: false }
+        Self {
+            dir: dir.to_owned(),
+            of_root: None,
+            lock_dir: None,
+            known: BTreeMap::new(),
+            blind: false,
+            swept: false,
+        }
     }
 
     /// Locks a guest, or returns the process that manages it. If locks are not possible at all, a warning says so once, and the guest
@@ -94,6 +110,9 @@ impl GuestLocks {
     }
 
     fn take(&mut self, name: &str) -> io::Result<Result<GuestLock, u32>> {
+        if self.of_root.as_ref().is_some_and(|of_root| of_root.join(name).exists()) {
+            return Ok(Err(ROOTS));
+        }
         // Opened each time, so a removed directory is made again. If it is still the same directory, all locks share the open one.
         let opened = LockDir::open(&self.dir)?;
         let lock_dir = match self.lock_dir.take() {
@@ -139,7 +158,10 @@ struct LockDir(OwnedFd);
 impl LockDir {
     /// Opens `dir`, and makes it if it is missing.
     fn open(dir: &Path) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        if let Some(above) = dir.parent() {
+            DirBuilder::new().recursive(true).mode(ABOVE_MODE).create(above)?;
+        }
+        DirBuilder::new().recursive(true).mode(MODE).create(dir)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let lock_dir = openat(CWD, dir, flags, Mode::empty())?;
         let there = fstat(&lock_dir)?;
@@ -255,6 +277,24 @@ mod tests {
         assert_eq!(second.lock(&guest(1), 7, at(1000)), Ok(()));
         second.keep_only(|_| false);
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "nothing is left behind");
+    }
+
+    #[test]
+    fn what_roots_daemon_has_locked_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = Moment::from_millis;
+        let mut of_root = GuestLocks::at(&dir.path().join("roots"));
+        let mut users = GuestLocks {
+            of_root: Some(dir.path().join("roots")),
+            ..GuestLocks::at(&dir.path().join("users"))
+        };
+        assert_eq!(of_root.lock(&guest(1), 7, at(0)), Ok(()));
+        let mode = |path: &str| fs::metadata(dir.path().join(path)).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode("roots"), mode("roots/7-1")), (0o711, 0o600), "others may look, and not open");
+        assert_eq!(users.lock(&guest(1), 7, at(0)), Err(ROOTS));
+        assert_eq!(users.lock(&guest(2), 7, at(0)), Ok(()));
+        drop(of_root);
+        assert_eq!(users.lock(&guest(1), 7, at(1000)), Ok(()));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use memtide_api::history::Tried;
 use memtide_api::view::{
     CgroupReclaimAnswer, CgroupReclaimRequest, GuestStatus, HoldAnswer, HoldRequest, Status, Wanted,
+    is_called,
 };
 use memtide_engine::host_clock;
 use memtide_model::{Bytes, GuestId, Hold, Keeps, Moment, Order, Ordered, Reason};
@@ -37,7 +38,7 @@ impl From<TooMany> for Refusal {
 pub(crate) async fn hold(sources: &Sources, user: u32, request: &HoldRequest) -> Result<HoldAnswer, Refusal> {
     let turn = sources.orders.turn(user).await;
     let status = sources.status();
-    let wanted = |name: &str| request.guest.as_ref().is_none_or(|guest| guest == name);
+    let wanted = |name: &str| request.guest.as_ref().is_none_or(|guest| is_called(name, guest));
     let about: Vec<_> = status.guests.iter().filter(|guest| wanted(&guest.name)).collect();
     if about.is_empty() && request.guest.is_some() {
         return Err(Refusal::NoSuchGuest);
@@ -79,7 +80,7 @@ pub(crate) async fn reclaim_from_cgroup(
     request: &CgroupReclaimRequest,
 ) -> Result<CgroupReclaimAnswer, Refusal> {
     let status = sources.status();
-    let guest = status.guests.iter().find(|guest| guest.name == request.guest);
+    let guest = status.guests.iter().find(|guest| is_called(&guest.name, &request.guest));
     let id = guest.ok_or(Refusal::NoSuchGuest)?.report.id.clone();
     let tried = take(sources, user, (&id, &request.guest), (Means::Cgroup, request.bytes)).await?;
     let Status { mode, guests, .. } = sources.status();

@@ -18,10 +18,26 @@ pub struct Signals {
     hangup: Signal,
 }
 
-/// The settings of the file, overridden by the command line.
-fn load(path: Option<&Path>, overrides: Overrides) -> Result<Settings, ConfigError> {
+/// The settings of the file, overridden by the command line, and whether the file sets anything.
+fn load(path: Option<&Path>, overrides: Overrides) -> Result<(Settings, bool), ConfigError> {
     let settings = Settings::load(path)?;
-    Ok(Settings { config: overrides.apply(path, settings.config)?, ..settings })
+    let is_empty = settings == Settings::default();
+    Ok((Settings { config: overrides.apply(path, settings.config)?, ..settings }, is_empty))
+}
+
+/// Says what a new configuration changes: a warning if memtide does less from now on, perhaps against the operator's will.
+fn tell(changes: Option<&str>, (old, new): (Mode, Mode), is_empty: bool, fixed: &[&str]) {
+    match changes {
+        Some(changes) if old == Mode::Manage && new == Mode::Observe => {
+            warn!("new configuration: {changes}; guests are no longer managed");
+        }
+        Some(changes) if is_empty => {
+            warn!("new configuration: {changes}; the file sets nothing: the defaults apply");
+        }
+        Some(changes) => info!("new configuration: {changes}"),
+        None if fixed.is_empty() => info!("configuration read again: nothing changed"),
+        None => info!("configuration read again: nothing else changed"),
+    }
 }
 
 /// Reports a refused configuration, in the log and in the status.
@@ -60,7 +76,7 @@ impl Signals {
                 _ = self.terminate.recv() => break,
                 _ = self.interrupt.recv() => break,
                 _ = self.hangup.recv() => match load(path.as_deref(), overrides) {
-                    Ok(settings) => {
+                    Ok((settings, is_empty)) => {
                         let fixed = begun.fixed_keys_changed(&settings);
                         for key in &fixed {
                             warn!("`{key}` is read only when the daemon starts: restart it for the new value");
@@ -70,11 +86,8 @@ impl Signals {
                             refuse(&wake, why);
                             continue;
                         }
-                        match changes(&current, &config) {
-                            Some(changes) => info!("new configuration: {changes}"),
-                            None if fixed.is_empty() => info!("configuration read again: nothing changed"),
-                            None => info!("configuration read again: nothing else changed"),
-                        }
+                        let modes = (current.mode, config.mode);
+                        tell(changes(&current, &config).as_deref(), modes, is_empty, &fixed);
                         current = config.clone();
                         // The engine has ended only if the daemon is ending.
                         if wake.send(Wake::Reload(Box::new(config))).is_err() {

@@ -16,6 +16,7 @@ use memtide_model::{
 };
 use tracing::{info, warn};
 
+use crate::again::Again;
 use crate::apply::Ground;
 use crate::asking::Asking;
 use crate::journal::Sink;
@@ -38,6 +39,7 @@ const MOST_REFUSALS: usize = 10;
 pub struct Engine<W> {
     world: W,
     asking: Asking,
+    again: Again,
     decider: Decider,
     recorder: Recorder,
     board: Board,
@@ -57,6 +59,7 @@ impl<W: World> Engine<W> {
         Self {
             world,
             asking: Asking::default(),
+            again: Again::default(),
             board: Board::new(config.clone()),
             decider: Decider::new(own_policy(), config, Default::default()),
             recorder: Recorder::default(),
@@ -166,7 +169,12 @@ impl<W: World> Engine<W> {
     #[must_use]
     pub fn step(&mut self) -> Step {
         self.asking.begin(self.world.now());
-        let seen = self.world.observe(&mut self.asking);
+        let mut seen = self.world.observe(&mut self.asking);
+        for guest in self.again.give_orders(&self.decider.state, &mut seen) {
+            let text = format!("{guest} has started again, and is held as before");
+            info!("{text}");
+            self.recorder.note(&text);
+        }
         assert!(seen.guests.is_sorted_by(|a, b| a.id < b.id), "a world orders its guests, each once");
         let before = self.decider.state.decided_at;
         assert!(before.is_none_or(|before| before <= seen.taken_at), "the time of a world never goes back");

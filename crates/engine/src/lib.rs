@@ -23,6 +23,7 @@
 //! decisions, the engine must not depend on anything else, or a replay could not repeat the run.
 #![forbid(unsafe_code)]
 
+mod again;
 mod apply;
 mod asking;
 mod board;

@@ -17,7 +17,8 @@ const CUT: char = '…';
 /// The identity of a guest, unique even if its name is used again: name, start of the process and boot of the host.
 ///
 /// The name comes from outside: QEMU's `-name`, or its UUID, or `qemu-PID`. `@` and characters that would not stay in their line
-/// (see [`stays_in_line`]) become `_`. A name of more than [`MAX_NAME`] bytes is cut, and then ends with `…`. Identities are ordered by name, then start, then boot.
+/// (see [`stays_in_line`]) become `_`. A name of more than [`MAX_NAME`] bytes is cut, and then ends with `…` and a checksum of the whole. Identities are ordered by
+/// name, then start, then boot.
 /// The journal writes `name@start@boot`; people see what [`Names`](crate::Names) says.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct GuestId {
@@ -62,19 +63,36 @@ fn head(text: &str) -> u64 {
     text.bytes().chain(std::iter::repeat(0)).take(8).fold(0, |head, byte| head << 8 | u64::from(byte))
 }
 
+/// The name of a guest that was given the name `text`: as in a [`GuestId`].
+#[must_use]
+pub fn name_given(text: &str) -> String {
+    clean(text)
+}
+
+/// The pattern that matches the names of guests which `text` was written for. With `*` or `?` in it, only its characters are as in names.
+#[must_use]
+pub fn pattern_given(text: &str) -> String {
+    if text.contains(['*', '?']) { text.replace('@', "_") } else { clean(text) }
+}
+
+/// 32 bits of FNV-1a (datatracker.ietf.org/doc/html/rfc9923): tells long names apart that begin alike.
+fn checksum(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
 fn clean(text: &str) -> String {
     let mut out = String::new();
-    // The longest beginning that leaves room for the mark.
+    // The longest beginning that leaves room for the mark and the checksum.
     let mut kept = 0;
     for c in text.chars() {
         let c = if !stays_in_line(c) || c == '@' { '_' } else { c };
         if out.len() + c.len_utf8() > MAX_NAME {
             out.truncate(kept);
-            out.push(CUT);
+            out.push_str(&format!("{CUT}{:08x}", checksum(text)));
             break;
         }
         out.push(c);
-        if out.len() + CUT.len_utf8() <= MAX_NAME {
+        if out.len() + CUT.len_utf8() + 8 <= MAX_NAME {
             kept = out.len();
         }
     }
@@ -163,8 +181,11 @@ mod tests {
         assert_eq!(GuestId::new(&whole, 1, "b").name(), whole);
         for long in ["x".repeat(300), "ö".repeat(500), "客".repeat(300)] {
             let id = GuestId::new(&long, 1, "b");
-            let kept = id.name().strip_suffix(CUT).unwrap();
-            assert!(long.starts_with(kept) && (MAX_NAME - 3..=MAX_NAME).contains(&id.name().len()), "{id}");
+            let (kept, sum) = id.name().split_once(CUT).unwrap();
+            assert!(long.starts_with(kept) && sum.len() == 8, "{id}");
+            assert!((MAX_NAME - 3..=MAX_NAME).contains(&id.name().len()), "{id}");
+            assert_ne!(GuestId::new(&format!("{long}x"), 1, "b"), id, "long names are told apart");
+            assert_eq!(name_given(&long), id.name());
             assert_eq!(GuestId::new(id.name(), 1, "b"), id, "a name that was cut stays as it is");
         }
     }

@@ -59,7 +59,7 @@ pub use cost::Cost;
 pub use decision::Decision;
 pub use fact::{About, Fact, FactSource};
 pub use gain::{Gain, GivenStep, Proof};
-pub use guest_id::{GuestId, GuestIdError, MAX_NAME};
+pub use guest_id::{GuestId, GuestIdError, MAX_NAME, name_given, pattern_given};
 pub use hold::{Hold, Keeps, Order, Ordered};
 pub use host_state::HostState;
 pub use ksm::{

@@ -106,6 +106,7 @@ impl fmt::Display for Fence {
             Self::Paused => f.write_str("paused"),
             Self::Migrating => f.write_str("migrating"),
             Self::Snapshot => f.write_str("snapshot under way"),
+            Self::Another { pid: 0 } => f.write_str("root's memtide manages it"),
             Self::Another { pid } => write!(f, "another memtide (process {pid}) manages it"),
             Self::Unproved => f.write_str("its VMM does not tell its size"),
             Self::Oversized { claims } => {

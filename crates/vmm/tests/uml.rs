@@ -43,7 +43,7 @@ impl Host {
         let handle = runtime.handle().clone();
         let (end, ended) = tokio::sync::oneshot::channel::<()>();
         std::thread::spawn(move || runtime.block_on(ended));
-        let backend = Uml::new(tree.root(), directory.path().join("replies"));
+        let backend = Uml::new(tree.root(), directory.path().join("replies")).played_here();
         let fleet = Fleet::start(handle, vec![Box::new(backend)], Admitted::named(&["*"]), |_| {});
         Self { fleet, consoles, directory, tree, _end: end }
     }

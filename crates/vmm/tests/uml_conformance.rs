@@ -37,7 +37,7 @@ impl Stage for Instances {
         self.backends += 1;
         // Two memtides on one host have directories of their own.
         let replies = self.directory.path().join(format!("replies-{}", self.backends));
-        Box::new(Uml::new(self.tree.root(), replies))
+        Box::new(Uml::new(self.tree.root(), replies).played_here())
     }
 
     fn start(&mut self, name: &str) {

@@ -1,6 +1,8 @@
 //! The engine with a toy world, its journal on a real disk, and replays of that journal.
 
 #[cfg(test)]
+mod again;
+#[cfg(test)]
 mod journal;
 #[cfg(test)]
 mod replaying;

@@ -25,6 +25,8 @@ pub struct Uml {
     proc_fs: ProcFs,
     instances: BTreeMap<GuestId, Instance>,
     replies: ReplySockets,
+    /// The process that plays all instances, in tests.
+    player: Option<u32>,
 }
 
 impl Uml {
@@ -36,7 +38,14 @@ impl Uml {
             proc_fs: ProcFs::new(root),
             instances: BTreeMap::new(),
             replies: ReplySockets::new(replies),
+            player: None,
         }
+    }
+
+    /// The same in a test whose instances are stand-ins in this process: their own processes are only files in the tree.
+    #[must_use]
+    pub fn played_here(self) -> Self {
+        Self { player: Some(std::process::id()), ..self }
     }
 }
 
@@ -65,7 +74,12 @@ impl Backend for Uml {
         let slot = self.replies.open(console);
         let agent = instance.agent.map(|line| (line, self.replies.terminal(instance.user)));
         let run_time = RunTime::open(&self.proc_fs, instance.pid);
-        Ok(Box::new(UmlControl::new(Mconsole::new(slot), instance.memory, run_time, agent)))
+        Ok(Box::new(UmlControl::new(
+            Mconsole::new(slot, self.player.unwrap_or(instance.pid)),
+            instance.memory,
+            run_time,
+            agent,
+        )))
     }
 }
 

@@ -1,9 +1,12 @@
 //! A client of one console.
 
-use std::io;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use memtide_model::{Absence, MAX_NAME, printable};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::time::Instant;
 
@@ -25,6 +28,9 @@ pub enum MconsoleError {
     /// Its answer is not mconsole's, or is longer than any.
     #[error("an answer that is not mconsole's")]
     Malformed,
+    /// Another process than the instance's has answered.
+    #[error("another process has answered")]
+    AnothersAnswer,
     /// A command that does not fit into a request.
     #[error("a command that does not fit into a request")]
     TooLong,
@@ -49,6 +55,7 @@ impl MconsoleError {
             Self::Timeout => Absence::Timeout,
             Self::Refused(message) => Absence::Refused(message),
             Self::Malformed => Absence::Malformed,
+            Self::AnothersAnswer => Absence::Forbidden,
             Self::TooLong => Absence::Unsupported,
             Self::Socket(error) if error.kind() == io::ErrorKind::PermissionDenied => Absence::Forbidden,
             Self::Socket(_) => Absence::Disconnected,
@@ -60,16 +67,18 @@ impl MconsoleError {
 #[derive(Debug)]
 pub struct Mconsole {
     slot: Slot<std::os::unix::net::UnixDatagram>,
+    /// The instance's process: only its answers count.
+    process: u32,
     socket: Option<UnixDatagram>,
     /// A request whose answer nobody waits for any more: the caller was dropped.
     owed: bool,
 }
 
 impl Mconsole {
-    /// The console that answers to the socket in `slot`.
+    /// The console of the instance whose process is `process`, which answers to the socket in `slot`.
     #[must_use]
-    pub const fn new(slot: Slot<std::os::unix::net::UnixDatagram>) -> Self {
-        Self { slot, socket: None, owed: false }
+    pub const fn new(slot: Slot<std::os::unix::net::UnixDatagram>, process: u32) -> Self {
+        Self { slot, process, socket: None, owed: false }
     }
 
     /// Sends a command and waits for its answer. If the future is dropped, the command may have been carried out; the next call leaves out its
@@ -102,7 +111,7 @@ impl Mconsole {
         };
         let socket = self.socket.insert(socket);
         if self.owed {
-            let _left_out = answer(socket, until).await?;
+            let _left_out = answer(socket, self.process, until).await?;
         }
         // Nobody has asked for this one.
         if socket.try_recv(&mut [0; 1]).is_ok() {
@@ -110,19 +119,27 @@ impl Mconsole {
         }
         self.owed = true;
         within(until, socket.send(request)).await?;
-        let answer = answer(socket, until).await?;
+        let answer = answer(socket, self.process, until).await?;
         self.owed = false;
         Ok(answer)
     }
 }
 
-/// Waits for a whole answer.
-async fn answer(socket: &UnixDatagram, until: Instant) -> Result<wire::Complete, MconsoleError> {
+/// Waits for a whole answer of the process.
+async fn answer(
+    socket: &UnixDatagram,
+    process: u32,
+    until: Instant,
+) -> Result<wire::Complete, MconsoleError> {
     let mut answer = Answer::default();
     // One byte more: a longer datagram is not a reply.
     let mut buffer = [0; wire::LONGEST + 1];
     loop {
-        let got = within(until, socket.recv(&mut buffer)).await?;
+        let receive = || received(socket, &mut buffer);
+        let (got, sender) = within(until, socket.async_io(Interest::READABLE, receive)).await?;
+        if sender != Some(process) {
+            return Err(MconsoleError::AnothersAnswer);
+        }
         let datagram = buffer.get(..got).filter(|datagram| datagram.len() <= wire::LONGEST);
         let taken = datagram.ok_or(Malformed).and_then(|datagram| answer.add(datagram));
         if let Some(complete) = taken.map_err(|Malformed| MconsoleError::Malformed)? {
@@ -131,7 +148,62 @@ async fn answer(socket: &UnixDatagram, until: Instant) -> Result<wire::Complete,
     }
 }
 
+/// A datagram in `buffer`: its length, and the process that has sent it, as the kernel says.
+fn received(socket: &UnixDatagram, buffer: &mut [u8]) -> io::Result<(usize, Option<u32>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut with = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let got = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut with, flags)?;
+    let senders = with.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmCredentials(sender) => u32::try_from(sender.pid.as_raw_nonzero().get()).ok(),
+        _ => None,
+    });
+    Ok((got.bytes, senders.last()))
+}
+
 async fn within<T>(until: Instant, work: impl Future<Output = io::Result<T>>) -> Result<T, MconsoleError> {
     let done = tokio::time::timeout_at(until, work).await;
     Ok(done.map_err(|_| MconsoleError::Timeout)??)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::replies::{Console, ReplySockets};
+    use super::*;
+    use std::os::unix::net::UnixDatagram as Socket;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn only_answers_of_the_instances_process_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mconsole");
+        let console = Socket::bind(&path).unwrap();
+        let user = rustix::process::getuid().as_raw();
+        let mut sockets = ReplySockets::new(dir.path().join("replies"));
+        let me = std::process::id();
+        for (process, is_it) in [(me, true), (me + 1, false)] {
+            let slot = sockets.open(Console { path: path.clone(), user });
+            let mut client = Mconsole::new(slot, process);
+            let answers = async {
+                let mut buffer = [0; 2 * wire::LONGEST];
+                let (_, from) = loop {
+                    match console.recv_from(&mut buffer) {
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                            tokio::task::yield_now().await
+                        }
+                        got => break got.unwrap(),
+                    }
+                };
+                let mut reply = vec![0; 12];
+                reply[8] = 3;
+                reply.extend(b"OK\0");
+                console.send_to(&reply, from.as_pathname().unwrap()).unwrap();
+            };
+            console.set_nonblocking(true).unwrap();
+            let (asked, ()) = tokio::join!(client.ask("version", Duration::from_secs(60)), answers);
+            match asked {
+                Ok(text) => assert!(is_it && text == "OK", "{text}"),
+                Err(error) => assert!(!is_it && matches!(error, MconsoleError::AnothersAnswer), "{error}"),
+            }
+        }
+    }
 }

@@ -200,6 +200,8 @@ impl ReplySockets {
         let socket = UnixDatagram::bind(path)?;
         fs::set_permissions(path, fs::Permissions::from_mode(SOCKET_MODE))?;
         socket.set_nonblocking(true)?;
+        // Each datagram tells its sender.
+        rustix::net::sockopt::set_socket_passcred(&socket, true)?;
         Ok(socket)
     }
 }
