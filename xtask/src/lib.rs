@@ -4,12 +4,15 @@
 //! - `tidy`: the rules of style that neither rustfmt nor clippy knows ([`tidy`]).
 //! - `golden`: the policy's decisions on each recorded trace, as text to be reviewed ([`golden`]).
 //!
+//! [`licences`] is a part of `prepush`.
+//!
 //! This is a library, so each rule has unit tests. The program in `main.rs` only reads arguments and prints.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
 
 pub mod golden;
+pub mod licences;
 pub mod prepush;
 pub mod tidy;
 

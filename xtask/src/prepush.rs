@@ -9,6 +9,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
 use crate::golden::{self, GoldenError, Mode};
+use crate::licences::{self, LicencesError};
 use crate::tidy::{self, TidyError};
 
 /// The extent of the run.
@@ -49,6 +50,12 @@ pub enum PrepushError {
     /// The tidy rules could not be checked.
     #[error("tidy could not run")]
     Tidy(#[from] TidyError),
+    /// Crates have licences or sources that are not allowed.
+    #[error("{0} dependencies are not allowed")]
+    NotAllowed(usize),
+    /// The licences could not be checked.
+    #[error("the licences could not be checked")]
+    Licences(#[from] LicencesError),
     /// The policy's decisions differ from the recorded ones.
     #[error("the policy decides differently on {0} traces; if that is meant: cargo xtask golden")]
     Golden(usize),
@@ -75,6 +82,7 @@ enum Work {
     /// `make` with this target.
     Make(&'static str),
     Tidy,
+    Licences,
     Golden,
 }
 
@@ -117,7 +125,8 @@ fn stages(extent: Extent) -> Vec<Stage> {
         stage("tidy", Work::Tidy),
         stage("clippy", with_tool("clippy", "clippy --workspace --all-targets -- -D warnings")),
         stage("docs", docs),
-        stage("licences", with_tool("deny", "deny check licenses bans sources")),
+        stage("licences", Work::Licences),
+        stage("cargo deny", with_tool("deny", "deny check licenses bans sources")),
         stage("golden", Work::Golden),
     ];
     match extent {
@@ -154,6 +163,11 @@ fn perform(root: &Path, stage: &Stage) -> Result<(), PrepushError> {
                 println!("{finding}");
             }
             if findings.is_empty() { Ok(()) } else { Err(PrepushError::Untidy(findings.len())) }
+        }
+        Work::Licences => {
+            let findings = licences::run(root)?;
+            findings.iter().for_each(|finding| println!("{finding}"));
+            if findings.is_empty() { Ok(()) } else { Err(PrepushError::NotAllowed(findings.len())) }
         }
         Work::Golden => {
             let changes = golden::run(root, Mode::Check)?;
@@ -198,7 +212,10 @@ mod tests {
     #[test]
     fn the_full_list_ends_with_make_test() {
         let list = stages(Extent::Full);
-        assert_eq!(names(&list), ["format", "tidy", "clippy", "docs", "licences", "golden", "tests"]);
+        assert_eq!(
+            names(&list),
+            ["format", "tidy", "clippy", "docs", "licences", "cargo deny", "golden", "tests"]
+        );
         assert_eq!(list.last().unwrap().work, Work::Make("test"));
     }
 
@@ -215,7 +232,7 @@ mod tests {
             .into_iter()
             .filter(|stage| matches!(stage.work, Work::Cargo { tool: Some(_), .. }))
             .collect();
-        assert_eq!(names(&optional), ["format", "clippy", "licences"]);
+        assert_eq!(names(&optional), ["format", "clippy", "cargo deny"]);
     }
 
     #[test]

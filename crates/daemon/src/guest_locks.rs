@@ -26,8 +26,10 @@ const BETWEEN_TRIES: Span = Span::from_secs(1);
 const OF_ROOT: &str = "/run/memtide/guests";
 /// Others may pass through the directory above it: sockets for them are there, too.
 const ABOVE_MODE: u32 = 0o751;
-/// Others may look whether a file is there, and neither list nor open any.
-const MODE: u32 = 0o711;
+/// Others may look whether a lock of root's is there, and neither list nor open any.
+const MODE_OF_ROOTS: u32 = 0o711;
+/// Another user's directory is for that user alone.
+const MODE: u32 = 0o700;
 /// Stands for root's memtide: others do not see which process it is.
 const ROOTS: u32 = 0;
 
@@ -35,6 +37,8 @@ const ROOTS: u32 = 0;
 #[derive(Debug)]
 pub struct GuestLocks {
     dir: PathBuf,
+    /// The mode of the directory, if it must be made.
+    mode: u32,
     /// The directory of root's locks, if this is not root.
     of_root: Option<PathBuf>,
     lock_dir: Option<Arc<LockDir>>,
@@ -61,7 +65,10 @@ impl GuestLocks {
             Some(dir) => PathBuf::from(dir).join("memtide-claims"),
             None => std::env::temp_dir().join(format!("memtide-claims-{}", uid.as_raw())),
         };
-        Self { of_root: (!uid.is_root()).then(|| OF_ROOT.into()), ..Self::at(&dir) }
+        match uid.is_root() {
+            true => Self { mode: MODE_OF_ROOTS, ..Self::at(&dir) },
+            false => Self { of_root: Some(OF_ROOT.into()), ..Self::at(&dir) },
+        }
     }
 
     /// No locks yet, in `dir`.
@@ -69,6 +76,7 @@ impl GuestLocks {
     pub fn at(dir: &Path) -> Self {
         Self {
             dir: dir.to_owned(),
+            mode: MODE,
             of_root: None,
             lock_dir: None,
             known: BTreeMap::new(),
@@ -114,7 +122,7 @@ impl GuestLocks {
             return Ok(Err(ROOTS));
         }
         // Opened each time, so a removed directory is made again. If it is still the same directory, all locks share the open one.
-        let opened = LockDir::open(&self.dir)?;
+        let opened = LockDir::open(&self.dir, self.mode)?;
         let lock_dir = match self.lock_dir.take() {
             Some(lock_dir) if lock_dir.identity()? == opened.identity()? => lock_dir,
             _ => Arc::new(opened),
@@ -157,11 +165,11 @@ struct LockDir(OwnedFd);
 
 impl LockDir {
     /// Opens `dir`, and makes it if it is missing.
-    fn open(dir: &Path) -> io::Result<Self> {
+    fn open(dir: &Path, mode: u32) -> io::Result<Self> {
         if let Some(above) = dir.parent() {
             DirBuilder::new().recursive(true).mode(ABOVE_MODE).create(above)?;
         }
-        DirBuilder::new().recursive(true).mode(MODE).create(dir)?;
+        DirBuilder::new().recursive(true).mode(mode).create(dir)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let lock_dir = openat(CWD, dir, flags, Mode::empty())?;
         let there = fstat(&lock_dir)?;
@@ -283,7 +291,7 @@ mod tests {
     fn what_roots_daemon_has_locked_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let at = Moment::from_millis;
-        let mut of_root = GuestLocks::at(&dir.path().join("roots"));
+        let mut of_root = GuestLocks { mode: MODE_OF_ROOTS, ..GuestLocks::at(&dir.path().join("roots")) };
         let mut users = GuestLocks {
             of_root: Some(dir.path().join("roots")),
             ..GuestLocks::at(&dir.path().join("users"))

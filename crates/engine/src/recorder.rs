@@ -221,8 +221,10 @@ impl Recorder {
 
     fn fails(&mut self, why: String) {
         self.gap_is_told = false;
-        if self.failure.as_ref() != Some(&why) {
-            warn!(failure = why, "the journal cannot be written; decisions continue");
+        match &self.failure {
+            Some(before) if *before == why => {}
+            _ if self.has_written => warn!("the journal cannot be written; decisions continue: {why}"),
+            _ => warn!("no journal: {why}; decisions continue, trying again"),
         }
         self.failure = Some(why);
     }

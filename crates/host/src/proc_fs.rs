@@ -139,6 +139,13 @@ impl ProcFs {
         within(pid, READS_WITHIN, move || shared_ram::is_on_disk(&fs.place(pid, &path)?))?.ok()
     }
 
+    /// Whether there is something at `path`, which the process has named. False if that takes too long to see.
+    #[must_use]
+    pub fn is_there(&self, pid: u32, path: &Path) -> bool {
+        let path = path.to_owned();
+        within(pid, READS_WITHIN, move || path.exists()).unwrap_or(false)
+    }
+
     fn place(&self, pid: u32, path: &Path) -> io::Result<PathBuf> {
         let from = self.file(pid, if path.is_absolute() { "root" } else { "cwd" });
         regular::below(&from, path)

@@ -5,6 +5,7 @@
 //! words with commas) in a comment on that line. `WORD` is the word that the finding quotes.
 
 mod circles;
+mod doors;
 mod functions;
 mod glossary;
 mod map;
@@ -64,8 +65,9 @@ pub fn run(root: &Path) -> Result<Vec<Finding>, TidyError> {
 /// All places in `tree` that break a rule, sorted.
 #[must_use]
 pub fn check(tree: &Tree) -> Vec<Finding> {
-    let rules: [fn(&Tree) -> Vec<Finding>; 9] = [
+    let rules: [fn(&Tree) -> Vec<Finding>; 10] = [
         circles::check,
+        doors::check,
         functions::check,
         glossary::check,
         map::check,

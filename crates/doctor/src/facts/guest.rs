@@ -11,9 +11,8 @@ use memtide_model::{Absence, Bytes, Config, GuestId, Outsider, Span, Told, Withh
 use memtide_vmm::Wish;
 use memtide_vmm::qemu::{
     Command, CommandLine, ConfiguredGuest, Discovery, Equipment, LEAST_GROWTH, Monitor, MonitorConfig,
-    ProcessFacts, QemuProcess, Qmp, Use, is_held, ram_blocks,
+    ProcessFacts, QemuProcess, Qmp, Use, is_held, listener_of, ram_blocks,
 };
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::Deserialize;
 use tokio::task::JoinSet;
 
@@ -216,21 +215,12 @@ fn trouble(path: &Path, why: &Absence) -> Option<SocketTrouble> {
     let is_gone = || fs::metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
     Some(match why {
         Absence::ControlTaken => return None,
-        Absence::Unsupported => SocketTrouble::NoGuest(listener(path)?),
+        Absence::Unsupported => SocketTrouble::NoGuest(listener_of(path).ok()?.0),
         _ if is_no_socket() => SocketTrouble::NoSocket,
         Absence::Forbidden => SocketTrouble::Forbidden,
         _ if is_gone() => SocketTrouble::Gone,
         _ => SocketTrouble::Unheard,
     })
-}
-
-/// The process that listens at `path`. Never waits.
-fn listener(path: &Path) -> Option<u32> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path).ok()?).ok()?;
-    let peer = rustix::net::sockopt::socket_peercred(&socket).ok()?;
-    u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
 }
 
 /// Whether the list of the configuration leaves a guest out because of its user. A daemon of another user has another list for the same words: what

@@ -294,7 +294,7 @@ async fn run(way: Way, shared: Arc<Shared>, mut deeds: mpsc::Receiver<Ask>) {
 }
 
 async fn connect(path: &Path, peer: Option<u32>) -> Result<UnixStream, Absence> {
-    let connecting = timeout(ANSWERS, socket::connect(path)).await;
+    let connecting = timeout(ANSWERS, socket::connect(path, peer)).await;
     let stream = match connecting {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) if error.kind() == std::io::ErrorKind::PermissionDenied => {

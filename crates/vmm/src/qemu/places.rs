@@ -60,7 +60,7 @@ pub(super) fn of_all(processes: &Processes, pid: u32, bound: &[PathBuf]) -> Vec<
 /// The place of a socket that is named here without a proof: the first one where there is a socket, else the most likely one.
 pub(super) fn likely(processes: &Processes, pid: u32, path: &Path) -> Option<PathBuf> {
     let places = of(processes, pid, path);
-    let there = places.iter().position(|place| places.len() > 1 && place.exists());
+    let there = places.iter().position(|place| places.len() > 1 && processes.proc_fs().is_there(pid, place));
     places.into_iter().nth(there.unwrap_or_default())
 }
 

@@ -236,7 +236,7 @@ impl Qmp {
 
     /// The same without negotiating. That happens together with the first command, which saves a round trip.
     pub(super) async fn greeted(path: &Path, peer: Option<u32>, deadline: Instant) -> Result<Self, QmpError> {
-        let connecting = within(deadline, async { Ok(socket::connect(path).await) });
+        let connecting = within(deadline, async { Ok(socket::connect(path, peer).await) });
         let stream =
             connecting.await?.map_err(|source| QmpError::Connect { path: path.to_owned(), source })?;
         if let (Some(expected), Ok(actual)) = (peer, stream.peer_cred()) {

@@ -1,75 +1,115 @@
-//! Connects to a Unix socket with a path of any length.
+//! Connects to the Unix sockets of guests.
 //!
-//! The kernel's `sun_path` holds 107 bytes and a NUL. A longer path is reached through its opened directory:
-//! `/proc/self/fd/N/name`.
+//! **Problem.** A user names the path of a socket, and may change what it leads to at any moment: to a socket that obeys root, or to a file system that never
+//! answers. To connect is an effect already, and the kernel names the listener only afterwards.
+//!
+//! **Rule.** The path is opened once, without opening the socket (`O_PATH`). What was opened must be a socket, no link to one, and belong to the user of the
+//! process that is to listen there. A socket of root counts only if root itself has started the process, or if only root can have made each step of the path. The
+//! connection is made through the descriptor, to this socket and no other one. The opening happens beside the caller, within a time budget.
+//!
+//! A path that the operator names is taken as it is. The same way reaches paths that are longer than the 107 bytes of `sun_path`.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
+use memtide_host::{ProcFs, SeenFile, within};
+use rustix::fs::{FileType, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::UnixStream;
 
-/// The longest path that fits in `sun_path`, in bytes.
-const LONGEST_PATH: usize = 107;
+/// The longest that the opening of a path may take.
+const OPENS_WITHIN: Duration = Duration::from_millis(200);
+/// Bits of a mode: others than the owner may write.
+const OTHERS_WRITE: u32 = 0o022;
 
-/// Connects to the socket at `path`.
+/// Connects to the socket at `path`, where the process `peer` is to listen; `None`: the operator has named the path.
 ///
 /// # Errors
-/// The errors of connect(2); `WouldBlock` if the listener's queue is full; `InvalidInput` if even the name alone is too
-/// long.
-pub(crate) async fn connect(path: &Path) -> io::Result<UnixStream> {
-    let reach = Reach::of(path)?;
-    UnixStream::connect(&reach.path).await
+/// The errors of open(2) and connect(2); `WouldBlock` if the listener's queue is full; `PermissionDenied` if the socket is not of the process's
+/// user; `TimedOut` if the path takes too long.
+pub(crate) async fn connect(path: &Path, peer: Option<u32>) -> io::Result<UnixStream> {
+    let seen = match peer {
+        None => at(path, OFlags::empty())?,
+        Some(peer) => {
+            let path = path.to_owned();
+            let opening = tokio::task::spawn_blocking(move || {
+                within(peer, OPENS_WITHIN, move || of_process(&path, peer))
+            });
+            opening.await.map_err(io::Error::other)?.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?
+        }
+    };
+    UnixStream::connect(seen.path()).await
 }
 
-/// The process that listens at `path` and its user, according to the kernel. Never waits, and closes the connection at once.
+/// The process that listens at `path`, which the operator has named, and its user, according to the kernel. Never waits for the listener, and closes the connection
+/// at once.
 ///
 /// # Errors
-/// See [`connect`].
-pub(super) fn listener_of(path: &Path) -> io::Result<(u32, u32)> {
-    let reach = Reach::of(path)?;
+/// The errors of open(2) and connect(2), as of `connect`.
+pub fn listener_of(path: &Path) -> io::Result<(u32, u32)> {
+    let seen = at(path, OFlags::empty())?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(&reach.path)?)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(seen.path())?)?;
     let peer = rustix::net::sockopt::socket_peercred(&socket)?;
     let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).map_err(io::Error::other)?;
     Ok((pid, peer.uid.as_raw()))
 }
 
-/// A path that fits, valid until this value is dropped.
-struct Reach {
-    path: PathBuf,
-    _directory: Option<OwnedFd>,
+/// The socket at `path`.
+fn at(path: &Path, more: OFlags) -> io::Result<SeenFile> {
+    let seen = SeenFile::at(path, more)?;
+    if seen.kind() == FileType::Socket { Ok(seen) } else { Err(io::ErrorKind::ConnectionRefused.into()) }
 }
 
-impl Reach {
-    fn of(path: &Path) -> io::Result<Self> {
-        if fits(path) {
-            return Ok(Self { path: path.to_owned(), _directory: None });
-        }
-        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(io::ErrorKind::InvalidInput.into());
-        };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = rustix::fs::open(directory, flags, Mode::empty())?;
-        let path = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
-        if !fits(&path) {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        Ok(Self { path, _directory: Some(directory) })
+/// The socket at `path` of the process `pid`.
+fn of_process(path: &Path, pid: u32) -> io::Result<SeenFile> {
+    let seen = at(path, OFlags::NOFOLLOW)?;
+    let proc_fs = ProcFs::new(Path::new("/proc"));
+    let user = proc_fs.user(pid).ok_or(io::ErrorKind::NotFound)?;
+    let is_its = seen.user() == user;
+    if is_its || (seen.user() == 0 && is_of_root(&proc_fs, pid, path)) {
+        return Ok(seen);
     }
+    Err(io::ErrorKind::PermissionDenied.into())
 }
 
-fn fits(path: &Path) -> bool {
-    path.as_os_str().as_bytes().len() <= LONGEST_PATH
+/// Whether only root can have made each step to `path`, in the mounts that this process sees, too: a process that root has started for another user.
+fn is_of_root(proc_fs: &ProcFs, pid: u32, path: &Path) -> bool {
+    let mounts = |pid: &str| proc_fs.link(pid, "ns/mnt");
+    let has_our_mounts = mounts(&pid.to_string()).is_some_and(|its| Some(its) == mounts("self"));
+    has_our_mounts && path.is_absolute() && steps_of_root(path)
+}
+
+/// Whether root owns each directory and each link on the way, and nobody else may change what is in them.
+fn steps_of_root(path: &Path) -> bool {
+    let mut so_far = PathBuf::new();
+    let Some(directory) = path.parent() else { return false };
+    directory.components().all(|step| {
+        if step == Component::ParentDir {
+            return false;
+        }
+        so_far.push(step);
+        std::fs::symlink_metadata(&so_far).is_ok_and(|step| {
+            let is_closed = step.is_symlink() || step.mode() & OTHERS_WRITE == 0;
+            step.uid() == 0 && is_closed
+        }) && std::fs::metadata(&so_far)
+            .is_ok_and(|leads_to| leads_to.uid() == 0 && leads_to.mode() & OTHERS_WRITE == 0)
+    }) && !path.starts_with("/proc")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memtide_testing::{Mortal, skip};
+    use std::os::unix::fs::{chown, symlink};
+    use std::os::unix::net::UnixListener;
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
+    const NOBODY: u32 = 65534;
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_path_longer_than_the_kernel_takes_is_reached() {
@@ -78,12 +118,66 @@ mod tests {
         std::fs::create_dir(&deep).unwrap();
         // Bound by a short path, like QEMU would with a relative path, and reached by the long one.
         let short = root.path().join("s");
-        std::os::unix::fs::symlink(&deep, &short).unwrap();
-        let _listener = std::os::unix::net::UnixListener::bind(short.join("qmp")).unwrap();
-        connect(&deep.join("qmp")).await.unwrap();
-        assert_eq!(listener_of(&deep.join("qmp")).unwrap().0, std::process::id());
-        assert_eq!(connect(&deep.join("absent")).await.unwrap_err().kind(), io::ErrorKind::NotFound);
-        let too_long = connect(&deep.join("n".repeat(120))).await.unwrap_err();
-        assert_eq!(too_long.kind(), io::ErrorKind::InvalidInput);
+        symlink(&deep, &short).unwrap();
+        let _listener = UnixListener::bind(short.join("qmp")).unwrap();
+        let me = std::process::id();
+        for peer in [None, Some(me)] {
+            connect(&deep.join("qmp"), peer).await.unwrap();
+            assert_eq!(
+                connect(&deep.join("absent"), peer).await.unwrap_err().kind(),
+                io::ErrorKind::NotFound
+            );
+        }
+        assert_eq!(listener_of(&deep.join("qmp")).unwrap().0, me);
+        let named = root.path().join("named");
+        symlink(deep.join("qmp"), &named).unwrap();
+        connect(&named, None).await.unwrap();
+        assert!(connect(&named, Some(me)).await.is_err(), "QEMU binds no link");
+        std::fs::write(root.path().join("file"), "").unwrap();
+        for path in ["file", "."] {
+            let refused = connect(&root.path().join(path), Some(me)).await.unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        }
+    }
+
+    /// Root connects for processes of other users: whatever these name, only sockets of theirs are reached.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_socket_of_another_user_is_not_connected_to() {
+        if !rustix::process::geteuid().is_root() {
+            skip("only root can connect for another user");
+        }
+        let root = tempfile::tempdir().unwrap();
+        let (roots, theirs) = (root.path().join("roots"), root.path().join("theirs"));
+        let (private, own) = (UnixListener::bind(&roots).unwrap(), UnixListener::bind(&theirs).unwrap());
+        chown(&theirs, Some(NOBODY), Some(NOBODY)).unwrap();
+        let stranger = Mortal::start(Command::new("/bin/sleep").arg("600").uid(NOBODY).gid(NOBODY));
+        let peer = Some(stranger.id());
+        private.set_nonblocking(true).unwrap();
+        own.set_nonblocking(true).unwrap();
+        symlink(&roots, root.path().join("link")).unwrap();
+        symlink(root.path(), root.path().join("directory")).unwrap();
+        // The socket itself, a link to it, and a directory that leads to it. `/tmp` lets everybody write: it is no step of root's.
+        for path in ["roots", "link", "directory/roots"] {
+            let refused = connect(&root.path().join(path), peer).await;
+            assert!(refused.is_err(), "{path}");
+        }
+        connect(&theirs, peer).await.unwrap();
+        assert!(own.accept().is_ok());
+        assert_eq!(private.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "nobody has connected");
+    }
+
+    #[test]
+    fn only_steps_that_nobody_else_can_make_are_roots() {
+        assert!(steps_of_root(Path::new("/usr/bin/some.socket")));
+        let path = tempfile::tempdir().unwrap();
+        for path in [
+            path.path().join("socket"),
+            "/tmp/some.socket".into(),
+            "/usr/../usr/bin/socket".into(),
+            "/proc/1/root/usr/bin/socket".into(),
+            "/missing/socket".into(),
+        ] {
+            assert!(!steps_of_root(&path), "{}", path.display());
+        }
     }
 }
