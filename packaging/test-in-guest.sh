@@ -150,6 +150,7 @@ in_guest() {
   check "the socket of the helper that reclaims is active" is_active memtide-reclaim.socket
   check "the socket of the helper that splits is active" is_active memtide-split.socket
   check "the socket of the helper that sets KSM is active" is_active memtide-ksm.socket
+  check "only root may use the helpers' sockets" test "$(stat -c %a /run/memtide-{journal,reclaim,split,ksm}.sock | sort -u)" = 600
   ksm_found=$(cat /sys/kernel/mm/ksm/{run,pages_to_scan,sleep_millisecs} | xargs)
   check "the service will start at boot" systemctl is-enabled --quiet memtide.service
   start_inner

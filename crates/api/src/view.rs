@@ -445,6 +445,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_guest_is_found_by_what_is_shown_and_by_the_whole_name_that_it_was_given() {
+        let long = "n".repeat(500);
+        let shown = name_given(&long);
+        for (shown, name, is_it) in [
+            ("web", "web", true),
+            ("web@17", "web@17", true),
+            // Two guests have this name: a bare name means neither.
+            ("web@17", "web", false),
+            ("a_b", "a@b", true),
+            (&shown, &long, true),
+            (&shown, &format!("{long}n"), false),
+        ] {
+            assert_eq!(is_called(shown, name), is_it, "{shown} {name}");
+        }
+    }
+
+    #[test]
     fn an_order_is_told_to_people_in_the_word_that_programs_write() {
         for wanted in [Wanted::Hold, Wanted::Release, Wanted::Resume] {
             assert_eq!(serde_json::to_value(wanted).unwrap(), wanted.to_string());

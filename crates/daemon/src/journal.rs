@@ -34,8 +34,8 @@ pub struct Journal {
     /// systemd's socket for the helper.
     socket: &'static Path,
     helper: Option<Connection>,
-    /// The exclusive right to write the journal.
-    lock: Option<OwnedFd>,
+    /// The exclusive right to write the journal. The queue gives it up: its thread may wait for the helper when the daemon ends.
+    lock: Arc<Mutex<Option<OwnedFd>>>,
     /// Whether the helper has yet to answer.
     is_asked: bool,
     /// Whether it can be written, or why not.
@@ -53,7 +53,8 @@ impl Journal {
     fn open_with(settings: &JournalSettings, socket: &'static Path) -> (Self, Left) {
         let place = Place { dir: settings.dir.clone(), most: settings.max };
         let is_open = Err(Failure::NotOpened(String::new()));
-        let mut journal = Self { place, socket, helper: None, lock: None, is_asked: false, is_open };
+        let mut journal =
+            Self { place, socket, helper: None, lock: Arc::default(), is_asked: false, is_open };
         let by = Instant::now() + OPENS_WITHIN;
         // systemd's helper may not write everywhere: a daemon with a journal elsewhere has its own.
         let ways: [&dyn Fn() -> std::io::Result<Connection>; 2] =
@@ -118,12 +119,15 @@ impl Journal {
         self.is_asked = false;
         match answered {
             Some(Ok(Answer { done, left, lock })) => {
-                self.lock = lock.or(self.lock.take());
+                if let Some(lock) = lock {
+                    *held(&self.lock) = Some(lock);
+                }
                 (done, left)
             }
             Some(Err(_)) | None => {
                 // Its right was this daemon's, which nobody uses any more.
-                (self.helper, self.lock) = (None, None);
+                self.helper = None;
+                held(&self.lock).take();
                 let ended = "the helper journal has ended: restart memtide".to_owned();
                 (Err(Failure::NotOpened(ended)), Left::default())
             }
@@ -149,7 +153,11 @@ impl Journal {
         let shared = Arc::new(Shared::default());
         let tries_at = self.is_asked.then(Instant::now);
         *shared.lock() = Waiting { closed: self.why_closed(), tries_at, ..Waiting::default() };
-        let queue = Queue { shared: Arc::clone(&shared), segment: segment_limit(self.place.most.get()) };
+        let queue = Queue {
+            shared: Arc::clone(&shared),
+            segment: segment_limit(self.place.most.get()),
+            lock: Arc::clone(&self.lock),
+        };
         thread::Builder::new().name("journal".to_owned()).spawn(move || self.write_all(&shared))?;
         Ok(queue)
     }
@@ -193,6 +201,13 @@ pub struct Queue {
     shared: Arc<Shared>,
     /// The size of a segment beyond which a new one begins.
     segment: u64,
+    lock: Arc<Mutex<Option<OwnedFd>>>,
+}
+
+/// The right to write, as it is held.
+fn held(lock: &Mutex<Option<OwnedFd>>) -> MutexGuard<'_, Option<OwnedFd>> {
+    // Nothing panics while it holds this lock.
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Both ends of the queue.
@@ -312,6 +327,7 @@ impl Drop for Queue {
     fn drop(&mut self) {
         self.shared.lock().ends = true;
         self.shared.changed.notify_all();
+        held(&self.lock).take();
     }
 }
 
@@ -406,7 +422,7 @@ mod tests {
     /// A queue whose other end writes a batch each time that it is told to, as a slow disk does, and what it has written.
     fn slow() -> (Queue, Sender<Done>, Receiver<(usize, bool)>) {
         let shared = Arc::new(Shared::default());
-        let queue = Queue { shared: Arc::clone(&shared), segment: 1 << 20 };
+        let queue = Queue { shared: Arc::clone(&shared), segment: 1 << 20, lock: Arc::default() };
         let ((go, gone), (wrote, written)) = (channel(), channel());
         thread::spawn(move || {
             while let Some(Some(Batch { frames, begins, .. })) = shared.next(true) {
@@ -475,7 +491,7 @@ mod tests {
             place: Place { dir: "/nowhere".into(), most: Bytes::from_mib(8) },
             socket: Path::new("/nowhere/socket"),
             helper: Some(Connection::new(ours, None)),
-            lock: None,
+            lock: Arc::default(),
             is_asked: false,
             is_open: Ok(()),
         };

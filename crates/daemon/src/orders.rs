@@ -138,6 +138,20 @@ impl Orders {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memtide_model::Ordered;
+
+    #[test]
+    fn no_more_than_ten_thousand_orders_wait() {
+        let (wake, _woken) = std::sync::mpsc::channel();
+        let orders = Orders::new(wake);
+        let many = |count: usize| {
+            let order = Order { guest: GuestId::new("web", 1, "boot"), ordered: Ordered::Manage };
+            orders.give(vec![order; count]).is_some()
+        };
+        assert!(many(MOST) && !many(1));
+        assert_eq!(orders.take(Moment::default()).len(), MOST);
+        assert!(many(1), "a decision has heard the others");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn one_users_flood_keeps_nobody_elses_orders_out() {

@@ -139,6 +139,25 @@ mod tests {
     }
 
     #[test]
+    fn what_was_looked_at_stays_the_same_whatever_takes_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir(at("directory")).unwrap();
+        for (name, text) in [("directory/file", "the first"), ("other", "another")] {
+            fs::write(at(name), text).unwrap();
+        }
+        let seen = SeenFile::at(&at("directory/file"), OFlags::NOFOLLOW).unwrap();
+        fs::rename(at("other"), at("directory/file")).unwrap();
+        assert_eq!(fs::read_to_string(seen.path()).unwrap(), "the first");
+        fs::rename(at("directory"), at("moved")).unwrap();
+        symlink("/etc", at("directory")).unwrap();
+        assert_eq!(fs::read_to_string(seen.path()).unwrap(), "the first");
+        symlink(at("moved/file"), at("link")).unwrap();
+        let link = SeenFile::at(&at("link"), OFlags::NOFOLLOW).unwrap();
+        assert_eq!(link.kind(), FileType::Symlink);
+    }
+
+    #[test]
     fn a_path_stays_below_the_root_of_its_process() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::wait_until;
 use memtide_model::Absence;
-use memtide_vmm::qemu::{Command, Qmp, QmpError};
+use memtide_vmm::qemu::{Command, Peer, Qmp, QmpError};
 use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -31,7 +31,7 @@ fn stand_in(behaviour: Behaviour) -> Fixture {
 }
 
 async fn connect(fixture: &Fixture, within: Duration) -> Result<Qmp, QmpError> {
-    Qmp::connect(&fixture.path, Some(std::process::id()), Instant::now() + within).await
+    Qmp::connect(&fixture.path, Some(Peer::Names(std::process::id())), Instant::now() + within).await
 }
 
 async fn ask(qmp: &mut Qmp, within: Duration) -> Result<Value, QmpError> {
@@ -62,7 +62,7 @@ async fn a_second_client_learns_that_the_monitor_is_taken() {
 #[tokio::test(flavor = "current_thread")]
 async fn another_process_than_expected_is_not_spoken_with() {
     let fixture = stand_in(Behaviour::Honest);
-    let error = Qmp::connect(&fixture.path, Some(1), Instant::now() + PLENTY).await.unwrap_err();
+    let error = Qmp::connect(&fixture.path, Some(Peer::Names(1)), Instant::now() + PLENTY).await.unwrap_err();
     assert!(matches!(error, QmpError::WrongPeer { pid, .. } if pid == std::process::id()));
 }
 

@@ -13,6 +13,7 @@ mod markers;
 mod plain;
 mod purity;
 mod targets;
+mod tested;
 mod tree;
 mod whitespace;
 
@@ -65,7 +66,7 @@ pub fn run(root: &Path) -> Result<Vec<Finding>, TidyError> {
 /// All places in `tree` that break a rule, sorted.
 #[must_use]
 pub fn check(tree: &Tree) -> Vec<Finding> {
-    let rules: [fn(&Tree) -> Vec<Finding>; 10] = [
+    let rules: [fn(&Tree) -> Vec<Finding>; 11] = [
         circles::check,
         doors::check,
         functions::check,
@@ -75,6 +76,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         plain::check,
         purity::check,
         targets::check,
+        tested::check,
         whitespace::check,
     ];
     let mut findings: Vec<Finding> = rules.iter().flat_map(|rule| rule(tree)).collect();

@@ -11,6 +11,7 @@ mod common;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
@@ -43,6 +44,10 @@ fn main() -> ExitCode {
             trial("a_kill_while_the_disk_stands_still_leaves_no_foreign_hold", a_kill_while_it_stands_still),
             trial("a_frozen_file_system_stops_only_the_journal", a_frozen_file_system),
             trial("a_helper_that_was_killed_stops_only_the_journal", a_killed_helper),
+            trial(
+                "paths_on_a_file_system_that_never_answers_hold_nobody_up",
+                a_file_system_that_never_answers,
+            ),
             trial("a_journal_that_is_damaged_between_two_lives_is_taken_over", a_damaged_journal),
             trial("a_clock_that_jumps_both_ways_changes_nothing", a_clock_that_jumps),
             trial("an_order_is_void_once_its_giver_is_gone", an_order_without_a_giver),
@@ -352,6 +357,80 @@ fn a_frozen_file_system() {
     let (_, summary) = written_again(&setting, &daemon, &setting.journal());
     assert_eq!((summary.gaps, summary.refused), (0, 0));
     daemon.end();
+}
+
+/// A FUSE file system whose program has the kernel's requests, and answers none.
+struct Silent {
+    at: PathBuf,
+    program: Option<Mortal>,
+}
+
+impl Silent {
+    fn mount(directory: &Path) -> Self {
+        let at = directory.join("silent");
+        fs::create_dir(&at).unwrap();
+        let mount = "exec 3<>/dev/fuse && mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0,allow_other none \"$0\" && exec sleep 120";
+        let mut command = Command::new("sh");
+        let program = Mortal::start(command.args(["-c", mount]).arg(&at).stderr(Stdio::null()));
+        let mut silent = Self { at, program: Some(program) };
+        let is_mounted =
+            |at: &Path| fs::read_to_string("/proc/mounts").unwrap().contains(at.to_str().unwrap());
+        let begun = Instant::now();
+        while !is_mounted(&silent.at) {
+            if silent.program.as_mut().unwrap().try_wait().unwrap().is_some() || begun.elapsed() > PLENTY {
+                skip("it mounts a FUSE file system");
+            }
+        }
+        silent
+    }
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        // Without its program, the kernel fails all requests that wait.
+        drop(self.program.take());
+        let _unmounted = Command::new("umount").arg("--lazy").arg(&self.at).stderr(Stdio::null()).status();
+    }
+}
+
+fn a_file_system_that_never_answers() {
+    needs_root();
+    let mut setting = Setting::new("silent");
+    let daemon = setting.daemon();
+    let silent = Silent::mount(setting.path());
+    let at = |name: &str| silent.at.join(name).display().to_string();
+    let name = |kind: &str| format!("{}-{kind}", setting.name);
+    let (monitor, memory) = (
+        format!("unix:{},server=on", at("qmp")),
+        format!("memory-backend-file,id=m,size=64M,share=on,mem-path={}", at("ram")),
+    );
+    let config = at("config");
+    let lines: [(&str, Vec<&str>); 3] = [
+        ("monitor", vec!["-qmp", &monitor]),
+        ("memory", vec!["-object", &memory, "-machine", "memory-backend=m"]),
+        ("config", vec!["-readconfig", &config]),
+    ];
+    let strangers = lines.map(|(kind, options)| {
+        // It sleeps, whatever its further words are.
+        let words = ["-c", "sleep 600; true", "-name", &name(kind), "-m", "64"];
+        Mortal::start(Command::new("/bin/bash").arg0("qemu-system-x86_64").args(words).args(options))
+    });
+    daemon.until("the others", |status| status.guests.len() + status.outsiders.count > 2);
+    for _ in 0..3 {
+        setting.is_managed(&daemon);
+    }
+    assert!(daemon.status().unwritten.is_none());
+    // A thread of it may wait for the file system, and nothing can end that: what it had is free all the same.
+    daemon.signal(Signal::TERM);
+    let socket = daemon.socket();
+    until("the end of its socket", || !socket.exists(), || daemon.log());
+    let next = setting.daemon();
+    assert_eq!(next.status().mode, Mode::Manage, "{}", next.log());
+    setting.is_managed(&next);
+    next.signal(Signal::TERM);
+    until("the end of its socket", || !socket.exists(), || next.log());
+    drop((silent, strangers));
+    drop((daemon, next));
 }
 
 fn a_killed_helper() {

@@ -229,6 +229,95 @@ mod tests {
         }
     }
 
+    /// What no helper may do, whatever its right is.
+    fn has_no_other_right() {
+        assert!(UnixStream::pair().is_err() && TcpListener::bind("127.0.0.1:0").is_err());
+        assert!(Command::new("/bin/true").spawn().is_err());
+        let me = rustix::process::getpid();
+        assert_eq!(rustix::process::kill_process(me, rustix::process::Signal::URG), Err(Errno::NOSYS));
+        assert!(fs::read("/etc/passwd").is_err(), "no other file");
+    }
+
+    /// Applies `confine` in a thread of its own, and then does `work`. Skips the test if the kernel lacks a part of it.
+    fn in_a_helper(confine: impl FnOnce() -> Applied + Send + 'static, work: impl FnOnce() + Send + 'static) {
+        let confined = std::thread::spawn(move || {
+            let applied = confine();
+            let lacks = applied.iter().any(|phrase| phrase.contains("not "));
+            if !lacks {
+                work();
+            }
+            lacks.then_some(applied)
+        });
+        if let Some(applied) = confined.join().unwrap() {
+            memtide_testing::skip(&format!("this kernel does not apply all of it: {applied:?}"));
+        }
+    }
+
+    #[test]
+    fn the_helper_that_writes_the_journal_writes_there_and_nowhere_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let (ours, outside) = (dir.path().join("ours"), dir.path().join("outside"));
+        fs::create_dir(&ours).unwrap();
+        let at = ours.clone();
+        in_a_helper(
+            move || Confinement::On.writer(&at),
+            move || {
+                let file = ours.join("journal/000001.mtj");
+                fs::create_dir(ours.join("journal")).unwrap();
+                fs::write(&file, "text").unwrap();
+                assert_eq!(fs::read_to_string(&file).unwrap(), "text");
+                File::options().write(true).open(&file).unwrap().set_len(2).unwrap();
+                fs::remove_file(&file).unwrap();
+                assert!(fs::write(&outside, "text").is_err());
+                assert!(std::os::unix::fs::symlink(&outside, ours.join("link")).is_err());
+                has_no_other_right();
+            },
+        );
+    }
+
+    #[test]
+    fn the_helper_that_reclaims_writes_to_cgroups_and_nowhere_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        in_a_helper(
+            || Confinement::On.helper(),
+            move || {
+                assert!(fs::read("/proc/self/stat").is_ok());
+                assert!(fs::write(&file, "text").is_err());
+                assert!(fs::write("/sys/kernel/mm/ksm/run", "1").is_err());
+                has_no_other_right();
+            },
+        );
+    }
+
+    #[test]
+    fn the_helper_that_sets_ksm_writes_there_and_nowhere_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        in_a_helper(
+            || Confinement::On.merger(),
+            move || {
+                assert!(fs::write(&file, "text").is_err());
+                assert!(fs::read("/proc/self/stat").is_err());
+                assert!(fs::write("/sys/kernel/mm/transparent_hugepage/enabled", "never").is_err());
+                has_no_other_right();
+            },
+        );
+    }
+
+    #[test]
+    fn the_audit_opens_nothing_and_keeps_one_right() {
+        in_a_helper(
+            || Confinement::On.auditor(),
+            || {
+                let kept = rustix::thread::capabilities(None).map(|sets| sets.permitted);
+                // It may no longer ask for its capabilities either.
+                assert_eq!(kept, Err(Errno::NOSYS));
+                has_no_other_right();
+            },
+        );
+    }
+
     /// `fcntl` can make the kernel send a signal to any process of the same user when a descriptor becomes ready.
     fn sends_no_signal() -> std::io::Result<()> {
         let (socket, _other) = UnixStream::pair()?;

@@ -321,8 +321,15 @@ mod tests {
         ] {
             assert!(!program(part).unwrap().is_empty());
         }
-        for denied in [libc::SYS_execve, libc::SYS_ptrace, libc::SYS_mount, libc::SYS_kill, libc::SYS_clone3]
-        {
+        for denied in [
+            libc::SYS_execve,
+            libc::SYS_ptrace,
+            libc::SYS_mount,
+            libc::SYS_unshare,
+            libc::SYS_setns,
+            libc::SYS_kill,
+            libc::SYS_clone3,
+        ] {
             assert!(!all.contains(&denied), "{denied}");
         }
         for part in [Part::Process, Part::Monitors, Part::Helper, Part::Writer, Part::Api] {

@@ -79,14 +79,16 @@ impl Reclaimer {
 pub fn run() -> std::io::Result<()> {
     let stream = client(NAME, || Confinement::On.helper())?;
     let root = Root::system();
-    serve(stream, |ask| -> Reclaimed {
-        let done = match ask {
-            Ask::Check => can_reclaim(&root).map(|()| Bytes::ZERO),
-            Ask::Reclaim { bytes, .. } if bytes > MOST => return Err(format!("more than {MOST} at a time")),
-            Ask::Reclaim { pid, start, bytes } => reclaim(&root, pid, start, bytes),
-        };
-        done.map_err(|error| with_causes(&error))
-    })
+    serve(stream, |ask| answer(&root, ask))
+}
+
+fn answer(root: &Root, ask: Ask) -> Reclaimed {
+    let done = match ask {
+        Ask::Check => can_reclaim(root).map(|()| Bytes::ZERO),
+        Ask::Reclaim { bytes, .. } if bytes > MOST => return Err(format!("more than {MOST} at a time")),
+        Ask::Reclaim { pid, start, bytes } => reclaim(root, pid, start, bytes),
+    };
+    done.map_err(|error| with_causes(&error))
 }
 
 #[cfg(test)]
@@ -259,6 +261,15 @@ mod tests {
             assert_eq!(tried.change, "reclaim 64 MiB from its cgroup");
             (tried.failed, tried.yielded)
         }
+    }
+
+    #[test]
+    fn a_helper_reclaims_no_more_than_a_gibibyte_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let ask = |bytes| answer(&Root::at(directory.path()), Ask::Reclaim { pid: 7, start: 1, bytes });
+        let more = MOST.saturating_add(Bytes::new(1));
+        assert_eq!(ask(more), Err("more than 1 GiB at a time".to_owned()));
+        assert_ne!(ask(MOST), ask(more), "this one fails for another reason");
     }
 
     #[test]

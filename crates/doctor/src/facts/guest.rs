@@ -10,7 +10,7 @@ use memtide_host::{Locked, Mapping, Mappings, ProcFs, Root};
 use memtide_model::{Absence, Bytes, Config, GuestId, Outsider, Span, Told, Withheld, name_matches};
 use memtide_vmm::Wish;
 use memtide_vmm::qemu::{
-    Command, CommandLine, ConfiguredGuest, Discovery, Equipment, LEAST_GROWTH, Monitor, MonitorConfig,
+    Command, CommandLine, ConfiguredGuest, Discovery, Equipment, LEAST_GROWTH, Monitor, MonitorConfig, Peer,
     ProcessFacts, QemuProcess, Qmp, Use, is_held, listener_of, ram_blocks,
 };
 use serde::Deserialize;
@@ -59,6 +59,8 @@ pub struct GuestFacts {
     pub agent: Option<PathBuf>,
     /// The facts that its cost depends on.
     pub process: ProcessFacts,
+    /// Whether a `[[guest]]` of the configuration names its monitor.
+    pub is_configured: bool,
     /// Its devices and the kind of its memory; `None` if its command line cannot be read.
     pub equipment: Option<Equipment>,
     /// Files of its memory, with the type of their file system.
@@ -273,6 +275,7 @@ pub(super) async fn look(
         guest.managed = config.class_of(name, process.user).1.manage;
         if let Some(ours) = &configured {
             guest.monitors = vec![ours.qmp.clone()];
+            guest.is_configured = true;
             guest.left_behind = None;
             if !guest.is_of_libvirt() {
                 guest.told = Told::claimed(guest.full, Absence::NotYet);
@@ -387,6 +390,7 @@ fn of_process(
         false => Absence::NotYet,
     };
     GuestFacts {
+        is_configured: false,
         name: name.to_owned(),
         pid: process.pid,
         user: process.user,
@@ -507,7 +511,8 @@ async fn ask_monitors(root: &Root, guests: Vec<(GuestId, GuestFacts)>) -> Vec<Gu
 }
 
 async fn ask(id: GuestId, guest: &mut GuestFacts, live: bool) {
-    let peer = live.then_some(guest.pid);
+    let peer =
+        live.then_some(if guest.is_configured { Peer::IsNamed(guest.pid) } else { Peer::Names(guest.pid) });
     let mut monitor = Monitor::new(MonitorConfig {
         guest: id,
         paths: guest.monitors.clone(),
@@ -549,7 +554,7 @@ struct Numbers {
     minor: u32,
 }
 
-async fn version(path: &Path, peer: Option<u32>) -> Option<(u32, u32)> {
+async fn version(path: &Path, peer: Option<Peer>) -> Option<(u32, u32)> {
     let by = Instant::now() + DEADLINE;
     let mut qmp = Qmp::connect(path, peer, by).await.ok()?;
     let Version { qemu } = qmp.execute(Command::plain("query-version"), by).await.ok()?;

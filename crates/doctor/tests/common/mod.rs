@@ -44,6 +44,7 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
         source: Source::CommandLine,
     };
     GuestFacts {
+        is_configured: false,
         name: name.to_owned(),
         pid,
         user: Some(0),

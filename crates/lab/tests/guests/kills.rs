@@ -1,8 +1,8 @@
 //! The daemon is killed with SIGKILL fifty times while real guests work, and continues each time.
 //!
 //! Kills are not random: each waits for its *phase*. The lab's own monitors, unknown to the daemon, show a guest on its way
-//! down (mid-inflate) or up (mid-grant). strace kills the daemon in a write of the journal: before the first byte, when
-//! everything is done and nothing is written down, or after half a frame, when a limit on the file's size ends the first
+//! down (mid-inflate) or up (mid-grant). strace kills the helper in a write of the journal, and the daemon is killed with it: before the first byte,
+//! when everything is done and nothing is written down, or after half a frame, when a limit on the file's size ends the first
 //! write.
 
 use std::collections::BTreeMap;
@@ -282,11 +282,12 @@ fn is_moving(daemon: &Daemon, guests: &[Guest], phase: Phase) -> bool {
     })
 }
 
-/// Lets strace kill the daemon with SIGKILL in its next write of the journal: before it, or when the first half is written.
+/// Lets strace kill the helper with SIGKILL in its next write of the journal: before it, or when the first half is written. The daemon is killed then, too.
 fn kill_in_write(daemon: Daemon, phase: Phase) {
     let segment = segments(&daemon.journal()).unwrap().pop().unwrap();
-    let pid = daemon.pid().to_string();
-    let process = Pid::from_raw(daemon.pid().cast_signed()).unwrap();
+    let helper = daemon.journal_helper().unwrap().expect("a helper writes the journal");
+    let pid = helper.to_string();
+    let process = Pid::from_raw(helper.cast_signed()).unwrap();
     kill_process(process, Signal::STOP).unwrap();
     until_all_threads(&pid, "stopped", |status| status.contains("State:\tT"));
     if phase == Phase::MidWrite {
@@ -296,9 +297,9 @@ fn kill_in_write(daemon: Daemon, phase: Phase) {
     let mut strace = strace(&pid, &segment, if phase == Phase::MidWrite { 2 } else { 1 });
     until_all_threads(&pid, "traced", |status| !status.contains("TracerPid:\t0\n"));
     kill_process(process, Signal::CONT).unwrap();
-    let status = daemon.until_killed(JOB).unwrap();
+    // It ends with the process that it traces.
     strace.wait().unwrap();
-    assert!(status.to_string().contains("SIGKILL"), "{status}");
+    daemon.kill().unwrap();
     let mut reader = Reader::open(&segment).unwrap();
     reader.by_ref().for_each(|record| drop(record.unwrap()));
     assert_eq!(reader.torn().is_some(), phase == Phase::MidWrite, "{}", segment.display());

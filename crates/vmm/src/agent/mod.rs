@@ -26,7 +26,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::back_off::BackOff;
-use crate::qemu::socket;
+use crate::qemu::socket::{self, Peer};
 use crate::uml::Terminal;
 
 /// After this much silence the agent is asked whether it lives.
@@ -77,7 +77,7 @@ struct State {
 impl AgentLink {
     /// Begins to connect to the socket at `path`, where the process `peer` must listen. Must be called within the runtime.
     #[must_use]
-    pub fn start(path: PathBuf, peer: Option<u32>) -> Self {
+    pub fn start(path: PathBuf, peer: Option<Peer>) -> Self {
         Self::over(Way::Socket(path, peer))
     }
 
@@ -233,7 +233,7 @@ fn for_people(why: &str) -> String {
 #[derive(Debug)]
 enum Way {
     /// A socket, where this process must listen.
-    Socket(PathBuf, Option<u32>),
+    Socket(PathBuf, Option<Peer>),
     /// A terminal that somebody else opens.
     Terminal(Terminal),
 }
@@ -293,7 +293,7 @@ async fn run(way: Way, shared: Arc<Shared>, mut deeds: mpsc::Receiver<Ask>) {
     }
 }
 
-async fn connect(path: &Path, peer: Option<u32>) -> Result<UnixStream, Absence> {
+async fn connect(path: &Path, peer: Option<Peer>) -> Result<UnixStream, Absence> {
     let connecting = timeout(ANSWERS, socket::connect(path, peer)).await;
     let stream = match connecting {
         Ok(Ok(stream)) => stream,
@@ -305,7 +305,7 @@ async fn connect(path: &Path, peer: Option<u32>) -> Result<UnixStream, Absence> 
     };
     let listener =
         stream.peer_cred().ok().and_then(|cred| cred.pid()).and_then(|pid| u32::try_from(pid).ok());
-    match (peer, listener) {
+    match (peer.map(Peer::pid), listener) {
         (Some(expected), Some(pid)) if pid != expected && pid != 0 => {
             Err(Absence::Refused(format!("process {pid} listens at the agent's socket")))
         }

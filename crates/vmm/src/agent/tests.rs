@@ -10,6 +10,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines, ReadHalf, Writ
 use tokio::net::{UnixListener, UnixStream};
 
 use super::AgentLink;
+use crate::qemu::Peer as Listener;
 
 /// Nothing here takes longer.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -31,7 +32,7 @@ impl Guest {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("agent");
         let listener = UnixListener::bind(&path).unwrap();
-        Self { listener, link: AgentLink::start(path, Some(std::process::id())), _dir: dir }
+        Self { listener, link: AgentLink::start(path, Some(Listener::Names(std::process::id()))), _dir: dir }
     }
 
     /// A guest whose agent was greeted, and has reported 1 MiB of free memory.
@@ -288,7 +289,7 @@ async fn another_process_at_the_socket_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("agent");
     let _listener = UnixListener::bind(&path).unwrap();
-    let link = AgentLink::start(path, Some(1));
+    let link = AgentLink::start(path, Some(Listener::IsNamed(1)));
     let by = Instant::now() + DEADLINE;
     while !matches!(link.told().why_not(), Some(Absence::Refused(_))) {
         assert!(Instant::now() < by, "{:?}", link.told());

@@ -15,6 +15,7 @@ use super::listed::OfMonitors;
 use super::machine::DEFAULT_MEMORY;
 use super::monitor::{Monitor, MonitorConfig, Use};
 use super::ram::{self, MemoryBlock};
+use super::socket::Peer;
 use crate::back_off::BackOff;
 use crate::backend::{Backend, Control, DiscoverError, Found, Process};
 
@@ -198,10 +199,11 @@ impl Backend for Qemu {
         if process.launcher.is_libvirt() || (held.is_none() && process.monitors.is_empty()) {
             return Err(process.launcher.why_no_monitor());
         }
-        let peer = self.discovery.proc_fs().is_live().then_some(process.pid);
+        let is_live = self.discovery.proc_fs().is_live();
+        let of_path = if held.is_some() { Peer::IsNamed(process.pid) } else { Peer::Names(process.pid) };
         let monitor = Monitor::new(MonitorConfig {
             guest: id.clone(),
-            peer,
+            peer: is_live.then_some(of_path),
             use_as: if held.is_some() { Use::Dedicated } else { Use::Brief },
             paths: held.clone().map_or_else(|| process.monitors.clone(), |path| vec![path]),
             memory: process.facts.memory,
@@ -212,7 +214,10 @@ impl Backend for Qemu {
             is_dedicated: held.is_some(),
             knocks: self.knocks.subscribe(),
         };
-        let port = process.agent.clone().map(|path| AgentPort { path, peer });
+        let port = process
+            .agent
+            .clone()
+            .map(|path| AgentPort { path, peer: is_live.then_some(Peer::Names(process.pid)) });
         Ok(Box::new(QemuControl::new(monitor, shared, port)))
     }
 

@@ -8,7 +8,8 @@
 //!
 //! - memtide does not connect until the process listens at one of the paths that it names.
 //! - While memtide manages, it keeps a discovered monitor open until somebody knocks: until a client waits there. memtide then closes the
-//!   connection, lets the other client be served first, and uses the monitor briefly as long as somebody waits.
+//!   connection, lets the other client be served first, and uses the monitor briefly as long as somebody waits. If nobody is served although the
+//!   monitor is free, nobody waits: as many lines of the list are not believed for [`DISBELIEVES_FOR`].
 //! - If no greeting came, another client holds the monitor. memtide does not connect again while the list shows that a client is served.
 //!
 //! If the list cannot be read, the monitor is used briefly.
@@ -22,12 +23,16 @@ use tokio::sync::watch;
 
 use super::listed::{self, OfMonitors};
 use super::monitor::{Monitor, MonitorError};
+use super::socket::Peer;
 use crate::agent::{AgentLink, pressed};
 use crate::backend::{Control, Later, Wish};
 use crate::round::Patience;
 
 /// How long memtide leaves a monitor alone after it closed the connection for a waiting client.
 const YIELDS_FOR: Duration = Duration::from_secs(1);
+
+/// How long lines about waiting clients are not believed after nobody was served in their place.
+const DISBELIEVES_FOR: Duration = Duration::from_secs(60);
 
 /// The sockets at the paths of all monitors; `None` if they cannot be found out.
 pub(super) type Knocks = Option<OfMonitors>;
@@ -45,11 +50,22 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Whether the monitor is shared, a knock would be heard, and nobody knocks.
-    fn is_quiet(&self) -> bool {
-        let waits = |seen: &OfMonitors| self.bound.iter().any(|path| seen.waiting.contains(path));
-        let hears = !self.bound.is_empty() && !self.is_dedicated;
-        hears && self.knocks.borrow().as_ref().is_some_and(|seen| !waits(seen))
+    /// The clients that seem to wait at the monitor; `None` if it is not shared, or if a knock would not be heard.
+    fn waiting(&self) -> Option<usize> {
+        if self.bound.is_empty() || self.is_dedicated {
+            return None;
+        }
+        let knocks = self.knocks.borrow();
+        let seen = knocks.as_ref()?;
+        Some(self.bound.iter().filter_map(|path| seen.waiting.get(path)).sum())
+    }
+
+    /// Whether the process serves a client.
+    fn serves(&self) -> bool {
+        let descriptors = ProcFs::new(Path::new("/proc")).descriptors(self.pid).unwrap_or_default();
+        let knocks = self.knocks.borrow();
+        let sockets = listed::sockets_among(&descriptors);
+        knocks.as_ref().is_some_and(|seen| seen.has_client(&self.bound, &sockets))
     }
 
     /// Why a connection would be in vain; `None` if it would not, or if nobody knows. `taken`: the last one was not greeted.
@@ -71,7 +87,7 @@ pub(super) struct AgentPort {
     /// Its socket.
     pub(super) path: PathBuf,
     /// The process that must listen there.
-    pub(super) peer: Option<u32>,
+    pub(super) peer: Option<Peer>,
 }
 
 /// The way to one guest.
@@ -80,8 +96,10 @@ pub(super) struct QemuControl {
     shared: Shared,
     /// Whether the monitor is kept open.
     kept: bool,
-    /// When the monitor was closed for a waiting client.
-    yielded_at: Option<Instant>,
+    /// When the monitor was closed for a waiting client, and whether one was served since.
+    yielded: Option<(Instant, bool)>,
+    /// The number of waiting clients that are not believed, until then.
+    disbelieved: Option<(usize, Instant)>,
     /// The port for its agent, if it has one.
     port: Option<AgentPort>,
     agent: Option<AgentLink>,
@@ -89,18 +107,40 @@ pub(super) struct QemuControl {
 
 impl QemuControl {
     pub(super) const fn new(monitor: Monitor, shared: Shared, port: Option<AgentPort>) -> Self {
-        Self { monitor, shared, kept: false, yielded_at: None, port, agent: None }
+        Self { monitor, shared, kept: false, yielded: None, disbelieved: None, port, agent: None }
     }
 
     /// Closes a monitor that is kept open if another client waits at it, or if memtide could not hear it. The other client is then served
     /// first.
     fn yield_to_others(&mut self) {
         self.shared.knocks.mark_unchanged();
-        if self.kept && !self.shared.is_quiet() {
+        if self.kept && !self.is_quiet() {
             self.monitor.close();
             self.kept = false;
-            self.yielded_at = Some(Instant::now());
+            self.yielded = Some((Instant::now(), false));
         }
+    }
+
+    /// Whether the monitor is shared, a knock would be heard, and nobody knocks.
+    fn is_quiet(&self) -> bool {
+        let disbelieved = self.disbelieved.filter(|(_, until)| Instant::now() < *until);
+        self.shared.waiting().is_some_and(|waiting| waiting <= disbelieved.map_or(0, |(lines, _)| lines))
+    }
+
+    /// Whether the monitor is left to another client. At the end of that time, lines in whose place nobody was served are not believed.
+    fn is_left(&mut self) -> bool {
+        let Some((at, served)) = self.yielded else { return false };
+        let served = served || self.shared.serves();
+        if at.elapsed() < YIELDS_FOR {
+            self.yielded = Some((at, served));
+            return true;
+        }
+        self.yielded = None;
+        if !served {
+            let lines = self.shared.waiting().unwrap_or_default();
+            self.disbelieved = (lines > 0).then(|| (lines, Instant::now() + DISBELIEVES_FOR));
+        }
+        false
     }
 
     async fn observe(&mut self, wish: Wish, deadline: Duration) -> Told {
@@ -122,13 +162,13 @@ impl QemuControl {
         if self.shared.knocks.has_changed().unwrap_or(false) {
             self.yield_to_others();
         }
-        if self.yielded_at.is_some_and(|at| at.elapsed() < YIELDS_FOR) {
+        if self.is_left() {
             return self.monitor.view();
         }
         if let Some(why) = self.in_vain() {
             return self.monitor.leave_alone(why);
         }
-        self.kept = wish.keep_open && self.shared.is_quiet();
+        self.kept = wish.keep_open && self.is_quiet();
         self.monitor.poll(Wish { keep_open: self.kept, ..wish }, deadline).await
     }
 
@@ -193,6 +233,9 @@ mod tests {
     use std::collections::BTreeSet;
     use std::os::unix::net::{UnixListener, UnixStream};
 
+    use memtide_model::GuestId;
+
+    use super::super::monitor::{MonitorConfig, Use};
     use super::*;
 
     #[test]
@@ -207,12 +250,12 @@ mod tests {
             seen.add(&ProcFs::new(Path::new("/proc")), pid, &BTreeSet::from([path.as_path()])).unwrap();
             told.send_replace(Some(seen));
         };
-        assert_eq!((shared.why_not(true), shared.is_quiet()), (None, false));
+        assert_eq!((shared.why_not(true), shared.waiting()), (None, None));
         look();
         assert_eq!(shared.why_not(false), Some(Absence::Disconnected));
         let listener = UnixListener::bind(&path).unwrap();
         look();
-        assert_eq!((shared.why_not(true), shared.is_quiet()), (None, true));
+        assert_eq!((shared.why_not(true), shared.waiting()), (None, Some(0)));
         let holder = UnixStream::connect(&path).unwrap();
         let (served, _) = listener.accept().unwrap();
         look();
@@ -220,9 +263,60 @@ mod tests {
         assert_eq!((shared.why_not(false), shared.why_not(true)), (None, Some(Absence::ControlTaken)));
         let _waits = UnixStream::connect(&path).unwrap();
         look();
-        assert!(!shared.is_quiet());
+        assert_eq!(shared.waiting(), Some(1));
         drop((holder, served));
         look();
         assert_eq!(shared.why_not(true), None);
+    }
+
+    /// The monitor of this process, which serves nobody, and what the list says of it.
+    fn control(path: &Path) -> (QemuControl, watch::Sender<Knocks>) {
+        let (told, knocks) = watch::channel(Some(OfMonitors::default()));
+        let shared =
+            Shared { pid: std::process::id(), bound: vec![path.to_owned()], is_dedicated: false, knocks };
+        let monitor = Monitor::new(MonitorConfig {
+            guest: GuestId::new("web", 1, "boot"),
+            paths: vec![path.to_owned()],
+            peer: None,
+            use_as: Use::Brief,
+            memory: None,
+        });
+        (QemuControl::new(monitor, shared, None), told)
+    }
+
+    #[test]
+    fn a_knock_with_nobody_behind_it_is_believed_once_a_minute() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("qmp");
+        let (mut control, told) = control(&path);
+        let wait = |lines: usize| {
+            let mut seen = OfMonitors::default();
+            seen.waiting.insert(path.clone(), lines);
+            told.send_replace(Some(seen));
+        };
+        let yields = |control: &mut QemuControl| {
+            control.kept = true;
+            control.yield_to_others();
+            !control.kept
+        };
+        let moment = YIELDS_FOR + Duration::from_millis(1);
+        let is_over = |control: &mut QemuControl| {
+            let (at, served) = control.yielded.unwrap();
+            control.yielded = Some((at.checked_sub(moment).unwrap(), served));
+            !control.is_left()
+        };
+        wait(1);
+        assert!(yields(&mut control) && control.is_left());
+        assert!(is_over(&mut control));
+        // The line stays, and nobody is served.
+        assert!(control.is_quiet() && !yields(&mut control));
+        // Another client waits beside it.
+        wait(2);
+        assert!(yields(&mut control));
+        wait(1);
+        assert!(is_over(&mut control));
+        assert!(!yields(&mut control));
+        control.disbelieved = control.disbelieved.map(|(lines, _)| (lines, Instant::now()));
+        assert!(yields(&mut control), "a minute later");
     }
 }

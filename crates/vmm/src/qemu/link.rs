@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::qmp::{Qmp, QmpError};
+use super::socket::Peer;
 use crate::back_off::BackOff;
 use memtide_model::Absence;
 
@@ -23,7 +24,7 @@ const GREETING: Duration = Duration::from_secs(1);
 pub(super) struct Link {
     paths: Vec<PathBuf>,
     /// The process that must listen at the socket.
-    peer: Option<u32>,
+    peer: Option<Peer>,
     qmp: Option<Qmp>,
     /// The socket that worked last.
     favourite: usize,
@@ -34,7 +35,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(paths: Vec<PathBuf>, peer: Option<u32>) -> Self {
+    pub(super) fn new(paths: Vec<PathBuf>, peer: Option<Peer>) -> Self {
         let back_off = BackOff::new(FIRST_WAIT, LONGEST_WAIT);
         Self { paths, peer, qmp: None, favourite: 0, back_off, has_worked: false, failure: None }
     }

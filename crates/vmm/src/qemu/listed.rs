@@ -6,9 +6,9 @@
 //!
 //! **Rule.** A line counts for a process only if its inode is among the process's descriptors, which nobody else can forge. Even then its
 //! path is only a place to try: the kernel names the process that listens there when memtide connects. A client that was not accepted yet
-//! has no descriptor in the process, so a line about it may be forged; memtide then only stops keeping the monitor open.
+//! has no descriptor in the process, so a line about it may be forged; memtide then only closes the monitor once a minute for a moment.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -114,8 +114,8 @@ pub(super) fn was_passed(proc_fs: &ProcFs, pid: u32, path: &Path, user: u32) -> 
 /// The listed sockets with the paths of monitors, in all network namespaces of guests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct OfMonitors {
-    /// The paths at which clients wait.
-    pub(super) waiting: BTreeSet<PathBuf>,
+    /// The paths at which clients wait, and how many.
+    pub(super) waiting: BTreeMap<PathBuf, usize>,
     listening: BTreeSet<(PathBuf, u64)>,
     serving: BTreeSet<(PathBuf, u64)>,
 }
@@ -132,7 +132,7 @@ impl OfMonitors {
         };
         for Listed { does, inode, path } in entries(&list).filter(|listed| paths.contains(listed.path)) {
             match does {
-                Does::Wait => _ = self.waiting.insert(path.to_owned()),
+                Does::Wait => *self.waiting.entry(path.to_owned()).or_default() += 1,
                 Does::Listen => _ = self.listening.insert((path.to_owned(), inode)),
                 Does::Serve => _ = self.serving.insert((path.to_owned(), inode)),
             }
@@ -230,7 +230,7 @@ mod tests {
             seen.add(&proc_fs, pid, &BTreeSet::from([path.as_path()])).unwrap();
             let sockets = sockets_among(&proc_fs.descriptors(pid).unwrap());
             assert!(seen.has_listener(&names, &sockets));
-            (seen.waiting.contains(&path), seen.has_client(&names, &sockets))
+            (seen.waiting.contains_key(&path), seen.has_client(&names, &sockets))
         };
         let _first = UnixStream::connect(&path).unwrap();
         assert_eq!(seen(), (true, false));

@@ -62,4 +62,4 @@ pub use qmp::{Command, Qmp, QmpError, QmpEvent, Refusal};
 pub use ram::{Backing, MemoryBlock, MemoryRole};
 pub use recognise::resembles_qemu;
 pub use signal::Signal;
-pub use socket::listener_of;
+pub use socket::{Peer, listener_of};

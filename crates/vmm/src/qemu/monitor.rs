@@ -20,6 +20,7 @@ use super::link::Link;
 use super::picture::{Picture, Question, read};
 use super::qmp::{Command, Qmp, QmpError, Reply};
 use super::signal::Signal;
+use super::socket::Peer;
 use super::stats_clock::Now;
 use crate::back_off::BackOff;
 use crate::backend::Wish;
@@ -52,7 +53,7 @@ pub struct MonitorConfig {
     /// The sockets, in the order of the first attempts.
     pub paths: Vec<PathBuf>,
     /// The process that must listen there; `None`: any process.
-    pub peer: Option<u32>,
+    pub peer: Option<Peer>,
     /// How it is used.
     pub use_as: Use,
     /// Memory at start from the command line, used until QEMU answers.

@@ -28,6 +28,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 
 use super::lines::{Charge, LineError, Lines};
+use super::socket::Peer;
 use super::{listed, socket};
 use crate::round::Patience;
 
@@ -228,18 +229,22 @@ impl Qmp {
     ///
     /// # Errors
     /// [`QmpError::Taken`] if no greeting comes; the other variants as documented there.
-    pub async fn connect(path: &Path, peer: Option<u32>, deadline: Instant) -> Result<Self, QmpError> {
+    pub async fn connect(path: &Path, peer: Option<Peer>, deadline: Instant) -> Result<Self, QmpError> {
         let mut qmp = Self::greeted(path, peer, deadline).await?;
         qmp.negotiate(deadline).await?;
         Ok(qmp)
     }
 
     /// The same without negotiating. That happens together with the first command, which saves a round trip.
-    pub(super) async fn greeted(path: &Path, peer: Option<u32>, deadline: Instant) -> Result<Self, QmpError> {
+    pub(super) async fn greeted(
+        path: &Path,
+        peer: Option<Peer>,
+        deadline: Instant,
+    ) -> Result<Self, QmpError> {
         let connecting = within(deadline, async { Ok(socket::connect(path, peer).await) });
         let stream =
             connecting.await?.map_err(|source| QmpError::Connect { path: path.to_owned(), source })?;
-        if let (Some(expected), Ok(actual)) = (peer, stream.peer_cred()) {
+        if let (Some(expected), Ok(actual)) = (peer.map(Peer::pid), stream.peer_cred()) {
             let pid = actual.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|&pid| pid != 0);
             let was_passed =
                 || listed::was_passed(&ProcFs::new(Path::new("/proc")), expected, path, actual.uid());

@@ -4,8 +4,8 @@
 //! answers. To connect is an effect already, and the kernel names the listener only afterwards.
 //!
 //! **Rule.** The path is opened once, without opening the socket (`O_PATH`). What was opened must be a socket, no link to one, and belong to the user of the
-//! process that is to listen there. A socket of root counts only if root itself has started the process, or if only root can have made each step of the path. The
-//! connection is made through the descriptor, to this socket and no other one. The opening happens beside the caller, within a time budget.
+//! process that is to listen there. A socket of root counts for another user's process only if only root can have made each step of the path. For a process of root, whose command line
+//! nobody else has written, the owner does not matter. The connection is made through the descriptor, to this socket and no other one. The opening happens beside the caller, within a time budget.
 //!
 //! A path that the operator names is taken as it is. The same way reaches paths that are longer than the 107 bytes of `sun_path`.
 
@@ -24,15 +24,33 @@ const OPENS_WITHIN: Duration = Duration::from_millis(200);
 /// Bits of a mode: others than the owner may write.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Connects to the socket at `path`, where the process `peer` is to listen; `None`: the operator has named the path.
+/// The process that is to listen at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// It has named the path itself.
+    Names(u32),
+    /// The operator has named the path of its socket.
+    IsNamed(u32),
+}
+
+impl Peer {
+    /// Its number.
+    #[must_use]
+    pub const fn pid(self) -> u32 {
+        let (Self::Names(pid) | Self::IsNamed(pid)) = self;
+        pid
+    }
+}
+
+/// Connects to the socket at `path`, where `peer` is to listen; `None`: nobody knows who.
 ///
 /// # Errors
 /// The errors of open(2) and connect(2); `WouldBlock` if the listener's queue is full; `PermissionDenied` if the socket is not of the process's
 /// user; `TimedOut` if the path takes too long.
-pub(crate) async fn connect(path: &Path, peer: Option<u32>) -> io::Result<UnixStream> {
+pub(crate) async fn connect(path: &Path, peer: Option<Peer>) -> io::Result<UnixStream> {
     let seen = match peer {
-        None => at(path, OFlags::empty())?,
-        Some(peer) => {
+        None | Some(Peer::IsNamed(_)) => at(path, OFlags::empty())?,
+        Some(Peer::Names(peer)) => {
             let path = path.to_owned();
             let opening = tokio::task::spawn_blocking(move || {
                 within(peer, OPENS_WITHIN, move || of_process(&path, peer))
@@ -69,7 +87,7 @@ fn of_process(path: &Path, pid: u32) -> io::Result<SeenFile> {
     let seen = at(path, OFlags::NOFOLLOW)?;
     let proc_fs = ProcFs::new(Path::new("/proc"));
     let user = proc_fs.user(pid).ok_or(io::ErrorKind::NotFound)?;
-    let is_its = seen.user() == user;
+    let is_its = user == 0 || seen.user() == user;
     if is_its || (seen.user() == 0 && is_of_root(&proc_fs, pid, path)) {
         return Ok(seen);
     }
@@ -121,7 +139,7 @@ mod tests {
         symlink(&deep, &short).unwrap();
         let _listener = UnixListener::bind(short.join("qmp")).unwrap();
         let me = std::process::id();
-        for peer in [None, Some(me)] {
+        for peer in [None, Some(Peer::Names(me)), Some(Peer::IsNamed(me))] {
             connect(&deep.join("qmp"), peer).await.unwrap();
             assert_eq!(
                 connect(&deep.join("absent"), peer).await.unwrap_err().kind(),
@@ -131,11 +149,11 @@ mod tests {
         assert_eq!(listener_of(&deep.join("qmp")).unwrap().0, me);
         let named = root.path().join("named");
         symlink(deep.join("qmp"), &named).unwrap();
-        connect(&named, None).await.unwrap();
-        assert!(connect(&named, Some(me)).await.is_err(), "QEMU binds no link");
+        connect(&named, Some(Peer::IsNamed(me))).await.unwrap();
+        assert!(connect(&named, Some(Peer::Names(me))).await.is_err(), "QEMU binds no link");
         std::fs::write(root.path().join("file"), "").unwrap();
         for path in ["file", "."] {
-            let refused = connect(&root.path().join(path), Some(me)).await.unwrap_err();
+            let refused = connect(&root.path().join(path), Some(Peer::Names(me))).await.unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
         }
     }
@@ -151,7 +169,7 @@ mod tests {
         let (private, own) = (UnixListener::bind(&roots).unwrap(), UnixListener::bind(&theirs).unwrap());
         chown(&theirs, Some(NOBODY), Some(NOBODY)).unwrap();
         let stranger = Mortal::start(Command::new("/bin/sleep").arg("600").uid(NOBODY).gid(NOBODY));
-        let peer = Some(stranger.id());
+        let peer = Some(Peer::Names(stranger.id()));
         private.set_nonblocking(true).unwrap();
         own.set_nonblocking(true).unwrap();
         symlink(&roots, root.path().join("link")).unwrap();

@@ -173,6 +173,31 @@ mod tests {
     use std::os::unix::net::UnixDatagram as Socket;
 
     #[tokio::test(flavor = "current_thread")]
+    async fn an_answer_that_nobody_asked_for_ends_the_use_of_a_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mconsole");
+        let console = Socket::bind(&path).unwrap();
+        let user = rustix::process::getuid().as_raw();
+        let mut sockets = ReplySockets::new(dir.path().join("replies"));
+        let mut client = Mconsole::new(sockets.open(Console { path, user }), std::process::id());
+        let soon = Duration::from_millis(1);
+        // The first request makes the socket known.
+        assert!(matches!(client.ask("version", soon).await, Err(MconsoleError::Timeout)));
+        let (_, first) = console.recv_from(&mut [0; 2 * wire::LONGEST]).unwrap();
+        assert!(console.send_to(b"late", first.as_pathname().unwrap()).is_err(), "nobody hears it");
+        sockets.tend();
+        let next = std::fs::read_dir(dir.path().join("replies")).unwrap().next().unwrap().unwrap().path();
+        console.send_to(b"unasked", &next).unwrap();
+        assert!(matches!(client.ask("version", soon).await, Err(MconsoleError::Malformed)));
+        assert!(
+            matches!(client.ask("version", soon).await, Err(MconsoleError::NoSocket(_))),
+            "until there is a new one"
+        );
+        sockets.tend();
+        assert!(matches!(client.ask("version", soon).await, Err(MconsoleError::Timeout)));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
     async fn only_answers_of_the_instances_process_count() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mconsole");

@@ -322,6 +322,8 @@ mod tests {
         let socket = slot.take().unwrap();
         assert_eq!(slot.take().unwrap_err(), Absence::Timeout, "it is in use");
         let address = socket.local_addr().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&replies), mode(address.as_pathname().unwrap())), (0o711, 0o666));
         let stranger = UnixDatagram::unbound().unwrap();
         let refused = stranger.send_to(b"lies", address.as_pathname().unwrap()).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
