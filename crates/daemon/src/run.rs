@@ -27,6 +27,8 @@ use crate::sources::Sources;
 use crate::watchdog::Watchdog;
 use memtide_api::history::History;
 
+/// The most threads that open sockets of guests: each waits for a fifth of a second at most.
+const OPENERS: usize = 4;
 /// The time between two checks for the other daemon, for a daemon that only observes.
 const LOOKS_FOR_OTHER: Duration = Duration::from_secs(2);
 
@@ -66,7 +68,7 @@ pub fn run(
 ) -> Result<(), RunError> {
     settings.config = overrides.apply(path.as_deref(), settings.config)?;
     // This comes first: until somebody listens to it, a signal ends the process without a word.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = runtime()?;
     let guard = runtime.enter();
     let signals = Signals::listen()?;
     // Then the socket: two daemons with one socket or one journal would manage the same guests, so the second one only
@@ -127,6 +129,11 @@ pub fn run(
     });
     engine.join().map_err(|_| RunError::Engine)?;
     if other.is_gone.load(Ordering::Relaxed) { Err(RunError::OtherIsGone) } else { Ok(()) }
+}
+
+/// The runtime of the monitors and of signals, on the caller's thread.
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(OPENERS).build()
 }
 
 /// The daemon that manages the guests instead of this one.

@@ -121,7 +121,7 @@ fn steps_of_root(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memtide_testing::{Mortal, skip};
+    use memtide_testing::{Mortal, skipped};
     use std::os::unix::fs::{chown, symlink};
     use std::os::unix::net::UnixListener;
     use std::os::unix::process::CommandExt;
@@ -162,7 +162,7 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn a_socket_of_another_user_is_not_connected_to() {
         if !rustix::process::geteuid().is_root() {
-            skip("only root can connect for another user");
+            return skipped("only root can connect for another user");
         }
         let root = tempfile::tempdir().unwrap();
         let (roots, theirs) = (root.path().join("roots"), root.path().join("theirs"));
