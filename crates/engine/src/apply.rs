@@ -18,8 +18,8 @@ const NOT_TRIED: &str = "not tried: it relied on memory that another action of t
 pub(crate) struct Ground<'a> {
     pub(crate) decider: &'a Decider,
     pub(crate) step: &'a Step,
-    /// Whether KSM may begin to scan, or why not. It may always stop.
-    pub(crate) ksm: Result<(), &'static str>,
+    /// Whether the journal has the plan's order to KSM. Without it, KSM does not begin to scan; it may always stop.
+    pub(crate) ksm_is_written: bool,
 }
 
 impl Ground<'_> {
@@ -39,8 +39,9 @@ impl Ground<'_> {
                 answers.push(Answer::Failed(NOT_TRIED.to_owned()));
                 continue;
             }
-            if let (Err(why), Request::Merge(KsmOrder::Scan { .. })) = (self.ksm, action.request) {
-                answers.push(Answer::Failed(why.to_owned()));
+            // It was not even tried: nobody may take what KSM does for the work of somebody else.
+            if !self.ksm_is_written && matches!(action.request, Request::Merge(KsmOrder::Scan { .. })) {
+                answers.push(Answer::Refused);
                 continue;
             }
             answers.push(match world.apply(action) {

@@ -186,8 +186,8 @@ impl<W: World> Engine<W> {
                 return Vec::new();
             }
             let before = || (decider.state.clone(), witness.clone().unwrap_or_default());
-            let ksm = recorder.sets_ksm(decider, before, step);
-            Ground { decider, step, ksm }.apply(world)
+            let ksm_is_written = recorder.sets_ksm(decider, before, step);
+            Ground { decider, step, ksm_is_written }.apply(world)
         });
         let asked = step.plan.actions.iter().zip(&step.answers);
         asked.for_each(|(action, _)| self.asking.changed(action, step.seen.taken_at));

@@ -27,9 +27,6 @@ const ENDS_WITHIN: Duration = Duration::from_millis(500);
 /// A journal that is further behind is a warning.
 const BEHIND: Duration = Duration::from_secs(5);
 
-/// Why an order to KSM has to wait.
-const HAS_TO_WAIT: &str = "not tried: the journal must have it first, and is behind";
-
 /// The policy's state, and the check's own record.
 type Memory = (State, Witness);
 
@@ -91,29 +88,26 @@ impl Recorder {
     }
 
     /// Writes that KSM is set next, if the plan of `step` does so. `before` is what was remembered before the step. So the next run knows
-    /// what was found, also after a kill in the middle.
-    ///
-    /// # Errors
-    /// If the journal does not have it yet.
+    /// what was found, also after a kill in the middle. `false`: the journal does not have it yet.
     pub(crate) fn sets_ksm(
         &mut self,
         decider: &Decider,
         before: impl FnOnce() -> Memory,
         step: &Step,
-    ) -> Result<(), &'static str> {
+    ) -> bool {
         let Some((before_order, wanted)) = step.sets_ksm().filter(|_| self.is_wanted()) else {
-            return Ok(());
+            return true;
         };
         let (at, memory) = (step.seen.taken_at, before());
         if !self.is_ready(at) || self.behind(Duration::ZERO).is_some() {
-            return Err(HAS_TO_WAIT);
+            return false;
         }
         let mut records = self.pending(decider, &memory, at);
         records.push(Record::SetsKsm { at, before: before_order, wanted });
         let taken = self.write(decider, &memory, &records);
         let is_through = taken && self.behind(WAITS_FOR).is_none();
         self.hear();
-        if is_through && self.failure.is_none() { Ok(()) } else { Err(HAS_TO_WAIT) }
+        is_through && self.failure.is_none()
     }
 
     /// How long the oldest tick waits that the journal has yet to get; `None` if that is less than the engine may wait for. It does so if
