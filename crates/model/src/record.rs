@@ -89,7 +89,7 @@ pub enum Answer {
     Yielded(Bytes),
     /// The action failed for this reason.
     Failed(String),
-    /// The check refused the action, so nobody tried it.
+    /// The check refused the action, or the journal must have it first: nobody tried it.
     Refused,
 }
 
