@@ -414,9 +414,15 @@ fn a_file_system_that_never_answers() {
         ("config", vec!["-readconfig", &config]),
     ];
     let strangers = lines.map(|(kind, options)| {
-        // It sleeps, whatever its further words are.
-        let words = ["-c", "sleep 600; true", "-name", &name(kind), "-m", "64"];
-        Mortal::start(Command::new("/bin/bash").arg0("qemu-system-x86_64").args(words).args(options))
+        // It waits for the end of this test, whatever its further words are, and starts nothing that would outlive it.
+        let words = ["-c", "read -r _; true", "-name", &name(kind), "-m", "64"];
+        Mortal::start(
+            Command::new("/bin/bash")
+                .arg0("qemu-system-x86_64")
+                .args(words)
+                .args(options)
+                .stdin(Stdio::piped()),
+        )
     });
     daemon.until("the others", |status| status.guests.len() + status.outsiders.count > 2);
     for _ in 0..3 {
