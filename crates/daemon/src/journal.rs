@@ -47,10 +47,7 @@ impl Journal {
     /// left.
     #[must_use]
     pub fn open(settings: &JournalSettings) -> (Self, Left) {
-        Self::open_with(settings, Path::new(SOCKET))
-    }
-
-    fn open_with(settings: &JournalSettings, socket: &'static Path) -> (Self, Left) {
+        let socket = Path::new(SOCKET);
         let place = Place { dir: settings.dir.clone(), most: settings.max };
         let is_open = Err(Failure::NotOpened(String::new()));
         let mut journal =
@@ -392,19 +389,10 @@ impl Sink for Queue {
 mod tests {
     use super::*;
     use memtide_engine::journal::Reader;
-    use memtide_model::{Bytes, OWN_POLICY, State};
+    use memtide_model::Bytes;
+    use memtide_testing::start;
     use std::os::unix::net::UnixStream;
     use std::sync::mpsc::{Receiver, Sender, channel};
-
-    fn start() -> Record {
-        Record::Start {
-            version: "1".to_owned(),
-            policy: OWN_POLICY.to_owned(),
-            config: Box::default(),
-            state: State::default(),
-            witness: None,
-        }
-    }
 
     fn note(text: &str) -> Record {
         Record::Note { at: Moment::default(), text: text.to_owned() }

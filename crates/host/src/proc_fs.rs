@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::process::Stat;
+use crate::process::{self, Stat};
 use crate::{regular, shared_ram, within};
 
 /// The longest accepted command line, in bytes. Linux allows 2 MiB; QEMU's have some ten KiB.
@@ -177,10 +177,7 @@ impl ProcFs {
     /// The real user of the process; `None` if there is no such process. (The owner of its directory may be root in place of its user.)
     #[must_use]
     pub fn user(&self, pid: u32) -> Option<u32> {
-        let status = read(&self.file(pid, "status"), LONGEST_LINE).ok()?;
-        // The command's name comes first. The kernel escapes line breaks in it.
-        let users = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Uid:"))?;
-        str::from_utf8(users).ok()?.split_ascii_whitespace().next()?.parse().ok()
+        process::user_in(&read(&self.file(pid, "status"), LONGEST_LINE).ok()?)
     }
 
     /// The parent, the start and the end of a process; `None` if there is no such process.

@@ -34,6 +34,13 @@ impl Statm {
     }
 }
 
+/// The real user in a process's `status`.
+pub(crate) fn user_in(status: &[u8]) -> Option<u32> {
+    // The command's name comes first. The kernel escapes line breaks in it.
+    let users = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Uid:"))?;
+    str::from_utf8(users).ok()?.split_ascii_whitespace().next()?.parse().ok()
+}
+
 /// Reads the resident memory of a process.
 ///
 /// # Errors

@@ -16,6 +16,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
+use crate::process;
+
 /// The most threads that one caller leaves behind.
 pub const MOST_BEHIND: usize = 16;
 /// The most of them for processes of one user.
@@ -119,10 +121,7 @@ impl Late {
 
 /// The user of a process, if it is not root: root may do everything anyway.
 fn user_of(pid: u32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    let user = users.split_ascii_whitespace().next()?.parse().ok()?;
-    if user == 0 { None } else { Some(user) }
+    process::user_in(&std::fs::read(format!("/proc/{pid}/status")).ok()?).filter(|user| *user != 0)
 }
 
 /// Reads something of the process `pid`, and waits for it for `budget` at most. `None` if it takes longer, or if the process is left alone because an

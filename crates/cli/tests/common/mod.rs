@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Trial};
 use memtide_api::view::Status;
-use memtide_testing::{Mortal, skip};
+use memtide_testing::{Mortal, helper_of, skip};
 use memtide_vmm::stand_in::process;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -171,15 +171,7 @@ impl Daemon {
 
     /// Its helper that writes the journal.
     pub fn journal_helper(&self) -> u32 {
-        let mut processes =
-            fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());
-        let parent = self.pid().to_string();
-        let found = processes.find(|pid| {
-            let of = |name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
-            of("cmdline").ends_with(b"\0helper\0journal\0")
-                && field_of(Path::new(&format!("/proc/{pid}")), "PPid") == parent
-        });
-        found.unwrap_or_else(|| panic!("no helper\n{}", self.log())).parse().unwrap()
+        helper_of(self.pid(), "journal").unwrap_or_else(|| panic!("no helper\n{}", self.log()))
     }
 
     /// Kills it, as the kernel's OOM killer does, and waits for its helper.

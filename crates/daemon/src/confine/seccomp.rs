@@ -173,21 +173,14 @@ const MAKE: &[c_long] = &[
 /// Holding a process, and finding the one that started this one.
 const HOLD: &[c_long] = &[libc::SYS_pidfd_open, libc::SYS_getppid];
 
-/// Calls for the guest locks, the end of the socket, and the sockets that consoles of UML instances answer to.
+/// Calls, besides [`MAKE`], for the guest locks, the end of the socket, and the sockets that consoles of UML instances answer to.
 const WRITE: &[c_long] = &[
     libc::SYS_bind,
     libc::SYS_fchmodat,
     libc::SYS_openat,
     libc::SYS_pwrite64,
-    libc::SYS_ftruncate,
-    libc::SYS_mkdirat,
-    libc::SYS_unlinkat,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_open,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_mkdir,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_unlink,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_chmod,
 ];
@@ -229,7 +222,7 @@ fn program(part: Part) -> Result<BpfProgram, String> {
 /// The allowed calls with their rules. One of the rules must hold; a call without rules is always allowed.
 fn rules(part: Part) -> Result<BTreeMap<c_long, Vec<SeccompRule>>, seccompiler::BackendError> {
     let lists: &[&[c_long]] = match part {
-        Part::Process => &[EVERY, LOOK, WRITE],
+        Part::Process => &[EVERY, LOOK, MAKE, WRITE],
         Part::Monitors => &[EVERY, LOOK],
         Part::Helper => &[EVERY, FILES],
         Part::Writer => &[EVERY, FILES, MAKE],

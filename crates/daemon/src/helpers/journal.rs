@@ -28,7 +28,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::{client_stream, report, spawn};
+use super::{client_stream, let_go, read_line, report, spawn};
 use crate::confine::Confinement;
 
 /// The name of the helper on the command line.
@@ -125,11 +125,7 @@ pub struct Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // The helper ends when its client is gone. It may be waiting for the disk: nobody waits for it.
-        let _closed = self.stream.get_ref().socket.shutdown(std::net::Shutdown::Both);
-        if let Some(process) = &mut self.process {
-            let _perhaps_ended = process.try_wait();
-        }
+        let_go(&self.stream.get_ref().socket, self.process.as_mut());
     }
 }
 
@@ -200,7 +196,7 @@ impl Connection {
     /// # Errors
     /// If the helper has ended, or answers something else.
     pub fn answer(&mut self) -> io::Result<Answer> {
-        let Line { done, bytes } = read_line(&mut self.stream)?.ok_or(ErrorKind::UnexpectedEof)?;
+        let Line { done, bytes } = heard(&mut self.stream)?.ok_or(ErrorKind::UnexpectedEof)?;
         let text = read_bytes(&mut self.stream, bytes)?;
         let left = if text.is_empty() { Left::default() } else { serde_json::from_slice(&text)? };
         Ok(Answer { done, left, lock: self.stream.get_mut().passed.take() })
@@ -229,15 +225,10 @@ impl Read for Receiver {
     }
 }
 
-/// One line of a message; `None` at the end of the stream.
-fn read_line<T: for<'de> Deserialize<'de>>(stream: &mut BufReader<impl Read>) -> io::Result<Option<T>> {
-    let mut line = Vec::new();
-    stream.take(LONGEST_LINE).read_until(b'\n', &mut line)?;
-    match line.pop() {
-        Some(b'\n') => Ok(Some(serde_json::from_slice(&line)?)),
-        Some(_) => Err(ErrorKind::InvalidData.into()),
-        None => Ok(None),
-    }
+/// The line of a message; `None` at the end of the stream.
+fn heard<T: for<'de> Deserialize<'de>>(stream: &mut BufReader<impl Read>) -> io::Result<Option<T>> {
+    let line = read_line(stream, LONGEST_LINE)?;
+    Ok(line.map(|line| serde_json::from_slice(&line)).transpose()?)
 }
 
 fn read_bytes(stream: &mut BufReader<impl Read>, bytes: u64) -> io::Result<Vec<u8>> {
@@ -271,7 +262,7 @@ pub fn run() -> io::Result<()> {
 fn serve(stream: UnixStream, confine: impl FnOnce(&Path)) -> io::Result<()> {
     let (mut stream, mut confine) = (BufReader::new(stream), Some(confine));
     let mut writer: Option<Writer> = None;
-    while let Some(ask) = read_line(&mut stream)? {
+    while let Some(ask) = heard(&mut stream)? {
         let (done, left) = match ask {
             Ask::Open(place, now) => {
                 if let Some(confine) = confine.take() {
@@ -333,17 +324,8 @@ fn send_with(mut socket: &UnixStream, bytes: &[u8], passed: Option<OwnedFd>) -> 
 mod tests {
     use super::*;
     use memtide_engine::journal::{Reader, beginning, encode};
-    use memtide_model::{OWN_POLICY, Record};
-
-    fn start() -> Record {
-        Record::Start {
-            version: "1".to_owned(),
-            policy: OWN_POLICY.to_owned(),
-            config: Box::default(),
-            state: State::default(),
-            witness: None,
-        }
-    }
+    use memtide_model::Record;
+    use memtide_testing::start;
 
     fn note(number: u64) -> Record {
         Record::Note { at: Moment::from_millis(number), text: String::new() }

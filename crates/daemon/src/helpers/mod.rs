@@ -16,7 +16,7 @@ pub mod ksm;
 pub mod reclaim;
 pub mod split;
 
-use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, ErrorKind, Read, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
@@ -57,11 +57,15 @@ pub struct Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // The helper ends when its client is gone. It may be waiting for the kernel: nobody waits for it.
-        let _closed = self.stream.get_ref().shutdown(std::net::Shutdown::Both);
-        if let Some(process) = &mut self.process {
-            let _perhaps_ended = process.try_wait();
-        }
+        let_go(self.stream.get_ref(), self.process.as_mut());
+    }
+}
+
+/// Ends the use of a helper: it ends when its client is gone. It may be waiting for the kernel or for a disk: nobody waits for it.
+fn let_go(socket: &UnixStream, process: Option<&mut Child>) {
+    let _closed = socket.shutdown(std::net::Shutdown::Both);
+    if let Some(process) = process {
+        let _perhaps_ended = process.try_wait();
     }
 }
 
@@ -127,7 +131,7 @@ impl Helper {
     fn answer_to_last<A: DeserializeOwned>(&mut self, by: Instant) -> Result<Option<A>, Absence> {
         let left = by.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         self.stream.get_ref().set_read_timeout(Some(left)).map_err(|error| absence(&error))?;
-        let line = match read_line(&mut self.stream).map_err(|error| absence(&error)) {
+        let line = match read_line(&mut self.stream, LONGEST_LINE).map_err(|error| absence(&error)) {
             Err(Absence::Timeout) => return Ok(None),
             line => line?.ok_or(Absence::Gone)?,
         };
@@ -160,10 +164,10 @@ fn absence(error: &io::Error) -> Absence {
     }
 }
 
-/// One line without its end; `None` at the end of the stream. A line that is cut by a timeout is lost.
-fn read_line(stream: &mut BufReader<UnixStream>) -> io::Result<Option<Vec<u8>>> {
+/// One line of at most `longest` bytes, without its end; `None` at the end of the stream. A line that is cut by a timeout is lost.
+fn read_line(stream: &mut BufReader<impl Read>, longest: u64) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
-    stream.take(LONGEST_LINE).read_until(b'\n', &mut line)?;
+    stream.take(longest).read_until(b'\n', &mut line)?;
     match line.pop() {
         Some(b'\n') => Ok(Some(line)),
         Some(_) => Err(ErrorKind::InvalidData.into()),
@@ -243,7 +247,7 @@ pub fn serve<Q: DeserializeOwned, A: Serialize>(
     mut answer: impl FnMut(Q) -> A,
 ) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
-    while let Some(line) = read_line(&mut stream)? {
+    while let Some(line) = read_line(&mut stream, LONGEST_LINE)? {
         let Numbered { number, what } = serde_json::from_slice(&line)?;
         let mut line = serde_json::to_vec(&Numbered { number, what: answer(what) })?;
         line.push(b'\n');

@@ -21,11 +21,13 @@ pub const TRIES_EVERY: Span = Span::from_secs(30);
 
 /// Takes the records of a journal.
 pub trait Sink: fmt::Debug + Send {
-    /// Whether it would take records at `now`.
+    /// Whether it would take records at this moment.
     ///
     /// # Errors
     /// Why not, and how to fix it.
-    fn ready(&mut self, now: Moment) -> Result<(), String>;
+    fn ready(&mut self, _now: Moment) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Takes `records`. If they begin a new segment and do not begin with a [`Record::Start`], `start` gives the segment's first record.
     ///
@@ -33,11 +35,15 @@ pub trait Sink: fmt::Debug + Send {
     /// Why it takes none of them, and how to fix it. The next records begin a new segment.
     fn write(&mut self, start: &mut dyn FnMut() -> Record, records: &[Record]) -> Result<(), String>;
 
-    /// The ticks that it has taken, but that were not written, since the last call; `None` if there are none.
-    fn lost(&mut self) -> Option<Lost>;
+    /// The ticks that it has taken, but that were not written, since the last call; `None` if there are none, as of a sink that writes at once.
+    fn lost(&mut self) -> Option<Lost> {
+        None
+    }
 
-    /// Waits at most `within` until all that it has taken is written or lost. How long the oldest of it waits; `None` if there is nothing left.
-    fn behind(&mut self, within: Duration) -> Option<Duration>;
+    /// Waits at most this long until all that it has taken is written or lost. How long the oldest of it waits; `None` if there is nothing left, as of a sink that writes at once.
+    fn behind(&mut self, _within: Duration) -> Option<Duration> {
+        None
+    }
 }
 
 /// Ticks that a sink has lost.
@@ -50,20 +56,8 @@ pub struct Lost {
 }
 
 impl Sink for Writer {
-    fn ready(&mut self, _now: Moment) -> Result<(), String> {
-        Ok(())
-    }
-
     fn write(&mut self, start: &mut dyn FnMut() -> Record, records: &[Record]) -> Result<(), String> {
         Self::write(self, start, records).map_err(|error| why(&error))
-    }
-
-    fn lost(&mut self) -> Option<Lost> {
-        None
-    }
-
-    fn behind(&mut self, _within: Duration) -> Option<Duration> {
-        None
     }
 }
 
@@ -100,14 +94,6 @@ impl Sink for LateWriter {
 
     fn write(&mut self, start: &mut dyn FnMut() -> Record, records: &[Record]) -> Result<(), String> {
         Sink::write(self.writer.as_mut().map_err(|why| why.clone())?, start, records)
-    }
-
-    fn lost(&mut self) -> Option<Lost> {
-        None
-    }
-
-    fn behind(&mut self, _within: Duration) -> Option<Duration> {
-        None
     }
 }
 

@@ -238,17 +238,8 @@ fn cut_torn_tail(path: &Path) -> Result<Option<Cut>, JournalError> {
 mod tests {
     use super::*;
     use crate::journal::Reader;
-    use memtide_model::{Moment, OWN_POLICY, State};
-
-    fn start() -> Record {
-        Record::Start {
-            version: "1".to_owned(),
-            policy: OWN_POLICY.to_owned(),
-            config: Box::default(),
-            state: State::default(),
-            witness: None,
-        }
-    }
+    use memtide_model::Moment;
+    use memtide_testing::start;
 
     fn note(number: u64) -> Record {
         Record::Note { at: Moment::from_millis(number), text: String::new() }

@@ -5,21 +5,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use memtide_engine::journal::{Cut, JournalError, Reader, Writer, encode, header};
-use memtide_model::{Bytes, Moment, OWN_POLICY, Record, State};
+use memtide_model::{Bytes, Moment, Record};
+use memtide_testing::start;
 use proptest::prelude::*;
 use rustix::fs::{FileType, Mode};
 
 const MOST: Bytes = Bytes::from_mib(8);
-
-fn start() -> Record {
-    Record::Start {
-        version: "1".to_owned(),
-        policy: OWN_POLICY.to_owned(),
-        config: Box::default(),
-        state: State::default(),
-        witness: None,
-    }
-}
 
 fn note(number: u64) -> Record {
     Record::Note { at: Moment::from_millis(number), text: format!("note {number}") }

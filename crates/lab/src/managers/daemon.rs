@@ -110,25 +110,6 @@ impl Daemon {
         Ok(())
     }
 
-    /// The process that writes its journal; `None` if it has ended.
-    ///
-    /// # Errors
-    /// If the processes of the host cannot be listed.
-    pub fn journal_helper(&self) -> Result<Option<u32>, LabError> {
-        let proc = Path::new("/proc");
-        let ours = self.pid().to_string();
-        let entries = fs::read_dir(proc).map_err(LabError::file(proc))?;
-        let mut pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        Ok(pids.find(|pid: &u32| {
-            let of =
-                |name: &str| fs::read_to_string(proc.join(pid.to_string()).join(name)).unwrap_or_default();
-            of("cmdline").ends_with("\0helper\0journal\0")
-                && of("status")
-                    .lines()
-                    .any(|line| line.strip_prefix("PPid:").is_some_and(|pid| pid.trim() == ours))
-        }))
-    }
-
     /// The directory of its journal.
     #[must_use]
     pub fn journal(&self) -> PathBuf {

@@ -285,7 +285,7 @@ fn is_moving(daemon: &Daemon, guests: &[Guest], phase: Phase) -> bool {
 /// Lets strace kill the helper with SIGKILL in its next write of the journal: before it, or when the first half is written. The daemon is killed then, too.
 fn kill_in_write(daemon: Daemon, phase: Phase) {
     let segment = segments(&daemon.journal()).unwrap().pop().unwrap();
-    let helper = daemon.journal_helper().unwrap().expect("a helper writes the journal");
+    let helper = memtide_testing::helper_of(daemon.pid(), "journal").expect("a helper writes the journal");
     let pid = helper.to_string();
     let process = Pid::from_raw(helper.cast_signed()).unwrap();
     kill_process(process, Signal::STOP).unwrap();
