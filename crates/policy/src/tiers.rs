@@ -9,8 +9,8 @@
 //!
 //! In a strict commitment, the k largest self-deflations (full size − share) must also fit into the pool. The sum of shares and
 //! self-deflations never falls while the fill goes on, so there is a highest fill that fits. It is found in integers, to a page of each
-//! share. Fewer pages than guests remain; they go to the largest remainders. Self-deflations take no memory in use: if it
-//! fits only without them, they are ignored. The commitment is not kept then, and no guest gives in vain for it.
+//! share. Fewer pages than guests remain; they go to the largest remainders. Room for the k largest is kept anyway, so these guests get
+//! from it what takes nothing from others. Self-deflations take no memory in use: if it fits only without them, they are ignored. The commitment is not kept then, and no guest gives in vain for it.
 //!
 //! **Properties.** reservation ≤ share ≤ limit. The shares fit into the pool, unless the reservations alone do not. More shares never
 //! mean less memory (except for the one page of rounding). A guest that asks for more in a tier gets at most what its shares give it there.
@@ -94,6 +94,10 @@ fn pages(bytes: Bytes) -> u64 {
     (bytes.get() / PAGE_4K.bytes().get()).min(MOST)
 }
 
+fn pages_up(bytes: Bytes) -> u64 {
+    bytes.get().div_ceil(PAGE_4K.bytes().get())
+}
+
 fn clip(value: u128) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }
@@ -145,18 +149,36 @@ fn fill_from(first: Tier, pool: Bytes, bids: &[Bid], selfs: SelfDeflations<'_>) 
         let need = total(&flows, top, selfs);
         if need > pool {
             let (level, left) = level(&flows, (top, need), pool, selfs);
-            return Some(shares(&flows, level, left, pool));
+            let mut counts = shares(&flows, level, left);
+            leave_to_the_largest(&mut counts, &flows, bids, selfs);
+            let handed_out: u128 = counts.iter().map(|count| u128::from(*count)).sum();
+            assert!(handed_out <= pool, "a fill never hands out more than the pool");
+            return Some(counts.into_iter().map(|count| Bytes::new(count * PAGE_4K.bytes().get())).collect());
         }
     }
     Some(flows.iter().map(|flow| Bytes::new(flow.high * PAGE_4K.bytes().get())).collect())
 }
 
-fn shares(flows: &[Flow], level: u64, left: u64, pool: u128) -> Vec<Bytes> {
+fn shares(flows: &[Flow], level: u64, left: u64) -> Vec<u64> {
     let mut counts: Vec<u64> = flows.iter().map(|flow| flow.at(level)).collect();
     hand_out(left, flows, level, &mut counts);
-    let handed_out: u128 = counts.iter().map(|count| u128::from(*count)).sum();
-    assert!(handed_out <= pool, "a fill never hands out more than the pool");
-    counts.into_iter().map(|count| Bytes::new(count * PAGE_4K.bytes().get())).collect()
+    counts
+}
+
+/// Raises each guest among the `k` with the largest self-deflations until its own is no larger than the next one outside them: its
+/// share and its self-deflation together stay the same.
+fn leave_to_the_largest(counts: &mut [u64], flows: &[Flow], bids: &[Bid], selfs: SelfDeflations<'_>) {
+    if selfs.k == 0 {
+        return;
+    }
+    let inside = flows.iter().zip(&*counts).map(|(flow, count)| flow.self_full.saturating_sub(*count));
+    let mut own: Vec<u64> = inside.chain(selfs.outside.iter().map(|bytes| pages_up(*bytes))).collect();
+    own.sort_unstable_by(|a, b| b.cmp(a));
+    let next = own.get(usize::try_from(selfs.k).unwrap_or(usize::MAX)).copied().unwrap_or(0);
+    for ((count, flow), bid) in counts.iter_mut().zip(flows).zip(bids) {
+        let limit = pages(bid.sizes[TIERS - 1]).min(flow.self_full.saturating_sub(next));
+        *count = (*count).max(limit);
+    }
 }
 
 /// A level whose need fits into the pool, and the pages that it leaves. From there to the highest such level, no share rises by more
@@ -203,7 +225,7 @@ fn total(flows: &[Flow], level: u64, selfs: SelfDeflations<'_>) -> u128 {
         shares += u128::from(share);
         Bytes::new(flow.self_full.saturating_sub(share))
     });
-    let outside = selfs.outside.iter().map(|bytes| Bytes::new(bytes.get().div_ceil(PAGE_4K.bytes().get())));
+    let outside = selfs.outside.iter().map(|bytes| Bytes::new(pages_up(*bytes)));
     // Every share is visited once, whatever `k` is.
     let own = match selfs.k {
         0 => {

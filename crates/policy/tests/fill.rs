@@ -130,7 +130,14 @@ proptest! {
         // Nobody's memory in use is short because of them.
         let alone = filled(pool, &wishes, 0, &[]);
         if shares != alone {
-            prop_assert!(need(&wishes, &shares, k, &outside) <= pool, "{shares:?}");
+            let now = need(&wishes, &shares, k, &outside);
+            prop_assert!(now <= pool, "{shares:?}");
+            // A guest has all that it can have at no cost to others.
+            for i in (0..wishes.len()).filter(|i| shares[*i] < wishes[*i].full()) {
+                let mut raised = shares.clone();
+                raised[i] += 1;
+                prop_assert!(need(&wishes, &raised, k, &outside) > now, "{shares:?}, and one more for {i}");
+            }
         }
         for ((share, alone), wish) in shares.iter().zip(alone).zip(&wishes) {
             prop_assert!(share + 1 >= alone.min(wish.sizes[1]), "{shares:?} instead of {alone:?}");
