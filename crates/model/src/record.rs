@@ -100,3 +100,26 @@ impl Answer {
         !matches!(self, Self::Failed(_) | Self::Refused)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{HostState, TmpfsId};
+
+    #[test]
+    fn a_start_with_all_kinds_of_keys_is_read_again() {
+        let mut state = State::default();
+        let tmpfs = [TmpfsId(24), TmpfsId::of_node(1)].map(|id| (id, HostState::default()));
+        state.tmpfs.extend(tmpfs);
+        let start = Record::Start {
+            version: "1".to_owned(),
+            policy: own_policy(),
+            config: Box::default(),
+            state,
+            witness: None,
+        };
+        let text = serde_json::to_string(&start).unwrap();
+        assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), start);
+        assert!(serde_json::from_str::<Record>(&text.replace("\"24\"", "\"dev\"")).is_err());
+    }
+}

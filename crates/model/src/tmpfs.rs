@@ -2,14 +2,39 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::{Bytes, Reading, Span};
 
 /// Which tmpfs: the kernel's number of its device (`st_dev`), until the host boots again. Or which NUMA node: see [`TmpfsId::of_node`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct TmpfsId(pub u64);
+
+impl<'de> Deserialize<'de> for TmpfsId {
+    /// A number, or a text with it: JSON's keys are texts, and serde does not read them as numbers within a type with a tag, as a record is.
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Id;
+
+        impl de::Visitor<'_> for Id {
+            type Value = TmpfsId;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the number of a tmpfs")
+            }
+
+            fn visit_u64<E: de::Error>(self, id: u64) -> Result<TmpfsId, E> {
+                Ok(TmpfsId(id))
+            }
+
+            fn visit_str<E: de::Error>(self, id: &str) -> Result<TmpfsId, E> {
+                id.parse().map(TmpfsId).map_err(|_| E::invalid_value(de::Unexpected::Str(id), &self))
+            }
+        }
+
+        from.deserialize_any(Id)
+    }
+}
 
 impl TmpfsId {
     /// The numbers of nodes begin here: the kernel's numbers of devices have 32 bits.
