@@ -32,6 +32,7 @@
 //! largest mappings that look like RAM and fit are those blocks. Memory of a block that is not found ([`Mappings::ram_missing`]) counts as other, so
 //! the bound errs on the high side.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -50,6 +51,8 @@ const LEAST_RAM: Bytes = Bytes::from_mib(32);
 const LEAST_FILE: Bytes = Bytes::from_mib(1);
 /// The most files of one process that are compared with those of others.
 const MOST_FILES: usize = 32;
+/// The most blocks of one guest that are looked for: QEMU has 256 slots for memory. The rest counts as not found.
+const MOST_BLOCKS: usize = 256;
 
 /// A piece of guest RAM, as the VMM was told to create it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,6 +150,7 @@ impl Mappings {
             missing = mark_plugged(mappings, all, &mut uses);
         }
         let mut seen = Self { ram_missing: missing, ..Self::default() };
+        let own = OnceCell::new();
         // Nobody tells which mappings are RAM, or not all of them are there: what looks like RAM may be.
         let is_found = seen.ram_missing.is_zero() && uses.contains(&Use::Ram);
         for ((mapping, used), device) in mappings.iter().zip(uses).zip(devices) {
@@ -160,7 +164,7 @@ impl Mappings {
                 add(&mut seen.ram_mapped, mapping.size());
             }
             if is_ram || (looks_like_ram && !is_found) {
-                let is_own = || is_own(mapping, mappings, ram);
+                let is_own = || own.get_or_init(|| OwnFiles::of(mappings, ram)).have(mapping);
                 seen.withheld = seen.withheld.take().or_else(|| withheld(mapping, is_own()));
                 if mapping.is_huge {
                     let private = if mapping.is_private { mapping.resident } else { Bytes::ZERO };
@@ -272,25 +276,42 @@ fn withheld(mapping: &Mapping, is_own: bool) -> Option<Withheld> {
     }
 }
 
-/// Whether QEMU created the file of a private mapping itself: the mapping has the name that QEMU gives such files, and QEMU was told to create as
+/// The files that QEMU created itself for private mappings: the mappings have the name that QEMU gives such files, and QEMU was told to create as
 /// many (`memory-backend-memfd`, or `mem-path` with the directory of the file). The name alone proves nothing: with `mem-path=/proc/PID/fd/N`, it is
 /// the file of another QEMU.
-fn is_own(mapping: &Mapping, mappings: &[Mapping], ram: &[RamBlock]) -> bool {
-    let Some(block) = made_for(mapping, ram) else { return false };
-    let alike = mappings.iter().filter(|mapping| made_for(mapping, ram) == Some(block));
-    let files: BTreeSet<u64> = alike.map(|mapping| mapping.inode).collect();
-    files.len() <= ram.iter().filter(|other| *other == block).count()
+struct OwnFiles<'a>(BTreeSet<&'a Path>);
+
+impl<'a> OwnFiles<'a> {
+    fn of(mappings: &'a [Mapping], ram: &'a [RamBlock]) -> Self {
+        let mut told: BTreeMap<&Path, usize> = BTreeMap::new();
+        for block in ram {
+            if let RamBlock::File(path) = block {
+                *told.entry(path).or_default() += 1;
+            }
+        }
+        let mut made: BTreeMap<&Path, BTreeSet<u64>> = BTreeMap::new();
+        for mapping in mappings {
+            if let Some(path) = made_for(mapping).filter(|path| told.contains_key(path)) {
+                made.entry(path).or_default().insert(mapping.inode);
+            }
+        }
+        made.retain(|path, files| files.len() <= told[path]);
+        Self(made.into_keys().collect())
+    }
+
+    fn have(&self, mapping: &Mapping) -> bool {
+        made_for(mapping).is_some_and(|path| self.0.contains(path))
+    }
 }
 
-/// The block for which QEMU may have created the file of a mapping, as its name says.
-fn made_for<'a>(mapping: &Mapping, ram: &'a [RamBlock]) -> Option<&'a RamBlock> {
+/// The path of the block for which QEMU may have created the file of a mapping, as its name says.
+fn made_for(mapping: &Mapping) -> Option<&Path> {
     let file = Path::new(mapping.name.strip_suffix(" (deleted)")?);
-    let made = match file.file_name()?.to_str()? {
-        name if name.starts_with("qemu_back_mem.") => file.parent()?,
-        _ if mapping.name.starts_with(MEMFD) => file,
-        _ => return None,
-    };
-    ram.iter().find(|block| matches!(block, RamBlock::File(told) if told == made))
+    match file.file_name()?.to_str()? {
+        name if name.starts_with("qemu_back_mem.") => file.parent(),
+        _ if mapping.name.starts_with(MEMFD) => Some(file),
+        _ => None,
+    }
 }
 
 fn add(sum: &mut Bytes, part: Bytes) {
@@ -320,9 +341,10 @@ fn is_code_buffer(mapping: &Mapping) -> bool {
 /// largest first.
 fn mark(mappings: &[Mapping], ram: &[RamBlock], uses: &mut [Use]) -> Bytes {
     let mut sizes = Vec::new();
-    for block in ram {
+    for (at, block) in ram.iter().enumerate() {
         match block {
             RamBlock::Size(size) => sizes.push(*size),
+            RamBlock::File(_) if at >= MOST_BLOCKS => {}
             RamBlock::File(path) => {
                 for (mapping, used) in mappings.iter().zip(uses.iter_mut()) {
                     let is_it = mapping.inode != 0 && is_named(mapping.name.as_ref(), path);
@@ -335,8 +357,8 @@ fn mark(mappings: &[Mapping], ram: &[RamBlock], uses: &mut [Use]) -> Bytes {
     }
     sizes.sort_unstable_by(|a, b| b.cmp(a));
     let mut missing = Bytes::ZERO;
-    for size in sizes {
-        match find(mappings, size, uses) {
+    for (at, size) in sizes.into_iter().enumerate() {
+        match if at < MOST_BLOCKS { find(mappings, size, uses) } else { None } {
             Some((first, last)) => uses[first..=last].fill(Use::Ram),
             None => add(&mut missing, size),
         }
@@ -362,23 +384,37 @@ fn mark_plugged(mappings: &[Mapping], all: Bytes, uses: &mut [Use]) -> Bytes {
     missing
 }
 
-/// The first and the last mapping of a block of this size.
+/// The first and the last mapping of a block of this size. Looks at each mapping a few times at most: a stranger may have many.
 fn find(mappings: &[Mapping], size: Bytes, uses: &[Use]) -> Option<(usize, usize)> {
     let usable = |at: usize| uses[at] == Use::Open && mappings[at].writable && !is_code_buffer(&mappings[at]);
     let whole = (0..mappings.len())
         .filter(|&at| usable(at) && mappings[at].size() == size)
         .max_by_key(|&at| (mappings[at].dont_fork, mappings[at].resident));
-    whole.map(|at| (at, at)).or_else(|| {
-        (0..mappings.len()).filter(|&first| usable(first)).find_map(|first| {
-            let end = mappings[first].start.checked_add(size.get())?;
-            let last = (first..mappings.len())
-                .take_while(|&at| {
-                    usable(at)
-                        && mappings[at].end <= end
-                        && (at == first || mappings[at].start == mappings[at - 1].end)
-                })
-                .last()?;
-            (mappings[last].end == end).then_some((first, last))
-        })
-    })
+    if let Some(at) = whole {
+        return Some((at, at));
+    }
+    // Mappings `first` to `next - 1` adjoin each other. Both only move forward.
+    let (mut first, mut next) = (0, 0);
+    while first < mappings.len() {
+        if next <= first {
+            next = first + 1;
+            if !usable(first) {
+                first += 1;
+                continue;
+            }
+        }
+        let end = mappings[first].start.saturating_add(size.get());
+        while next < mappings.len()
+            && usable(next)
+            && mappings[next].start == mappings[next - 1].end
+            && mappings[next].end <= end
+        {
+            next += 1;
+        }
+        if mappings[next - 1].end == end {
+            return Some((first, next - 1));
+        }
+        first += 1;
+    }
+    None
 }

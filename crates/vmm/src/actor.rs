@@ -24,6 +24,8 @@ pub enum WakeReason {
         /// The guest.
         guest: GuestId,
     },
+    /// A look for guests that took longer than a call waits has found something new.
+    Looked,
     /// Something happened to the guest.
     Event {
         /// The guest.

@@ -31,8 +31,9 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(1_900);
 
 /// The longest that a call waits for the first look: without it there are no guests.
 const FIRST_LOOK_WITHIN: Duration = Duration::from_secs(5);
-/// The longest that a call waits for a later look that it ordered. A later call takes its result then.
-const LOOK_WITHIN: Duration = Duration::from_millis(150);
+/// The longest that a call waits for a later look that it ordered: strangers can make it slow. A later call takes its result then, early if it has
+/// found something new.
+const LOOK_WITHIN: Duration = Duration::from_millis(5);
 /// The first and the longest wait before a backend is asked again for a control that it could not make.
 const ASKS_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
@@ -106,19 +107,21 @@ impl Fleet {
         let news = Arc::<Mutex<News>>::default();
         let noticed = Arc::clone(&news);
         let (results_sender, results) = mpsc::channel();
+        let wake: Wake = Arc::new(move |reason| {
+            match &reason {
+                WakeReason::Vanished { guest } => _ = lock(&noticed).ended.insert(guest.clone()),
+                WakeReason::Event { guest } => _ = lock(&noticed).told_of.insert(guest.clone()),
+                WakeReason::Looked => {}
+            }
+            wake(reason);
+        });
         Self {
             handle,
-            looks: Looks::start(backends, admitted),
+            looks: Looks::start(backends, admitted, Arc::clone(&wake)),
             warnings: Vec::new(),
             outsiders: Outsiders::default(),
             admits: None,
-            wake: Arc::new(move |reason| {
-                match &reason {
-                    WakeReason::Vanished { guest } => lock(&noticed).ended.insert(guest.clone()),
-                    WakeReason::Event { guest } => lock(&noticed).told_of.insert(guest.clone()),
-                };
-                wake(reason);
-            }),
+            wake,
             guests: BTreeMap::new(),
             results,
             results_sender,

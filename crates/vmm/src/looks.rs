@@ -7,12 +7,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use memtide_model::{Absence, GuestId, Outsider, Outsiders};
 
+use crate::actor::{Wake, WakeReason};
 use crate::admitted::{Admitted, Place};
 use crate::backend::{Backend, Control, Found};
 
@@ -48,13 +50,16 @@ pub(crate) struct Looked {
 pub(crate) struct Looks {
     orders: Option<Sender<Order>>,
     looked: Receiver<Looked>,
+    /// Whether a call waits for the result.
+    is_awaited: Arc<AtomicBool>,
     /// When the look that is under way was ordered.
     under_way: Option<Instant>,
 }
 
 impl Looks {
-    /// Starts the thread. Only guests that are `admitted`, and configured ones, are shown.
-    pub(crate) fn start(backends: Vec<Box<dyn Backend>>, admitted: Admitted) -> Self {
+    /// Starts the thread. Only guests that are `admitted`, and configured ones, are shown. Calls `wake` if a look that nobody waits for any more has found
+    /// something new.
+    pub(crate) fn start(backends: Vec<Box<dyn Backend>>, admitted: Admitted, wake: Wake) -> Self {
         let (orders, given) = channel();
         let (results, looked) = channel();
         let kind = |mut backend: Box<dyn Backend>| {
@@ -62,18 +67,21 @@ impl Looks {
             Kind { backend, found: Vec::new() }
         };
         let kinds = backends.into_iter().map(kind).collect();
-        let looker = Looker { kinds, admitted, shown: BTreeSet::new() };
+        let is_awaited = Arc::<AtomicBool>::default();
+        let looker =
+            Looker { kinds, admitted, shown: BTreeSet::new(), is_awaited: Arc::clone(&is_awaited), wake };
         let started =
             thread::Builder::new().name("discover".to_owned()).spawn(move || looker.follow(&given, &results));
         if let Err(error) = &started {
             tracing::error!("memtide cannot look for guests: {error}");
         }
-        Self { orders: started.is_ok().then_some(orders), looked, under_way: None }
+        Self { orders: started.is_ok().then_some(orders), looked, is_awaited, under_way: None }
     }
 
     /// Orders a look. There must be none under way.
     pub(crate) fn order(&mut self, order: Order) {
         assert!(self.under_way.is_none(), "one look at a time");
+        self.is_awaited.store(true, Ordering::Relaxed);
         let ordered = self.orders.as_ref().is_some_and(|orders| orders.send(order).is_ok());
         self.under_way = ordered.then(Instant::now);
     }
@@ -91,7 +99,10 @@ impl Looks {
                 self.under_way = None;
                 Some(looked)
             }
-            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Timeout) => {
+                self.is_awaited.store(false, Ordering::Relaxed);
+                None
+            }
             Err(RecvTimeoutError::Disconnected) => {
                 self.under_way = None;
                 None
@@ -120,13 +131,20 @@ struct Looker {
     admitted: Admitted,
     /// The guests of the last look.
     shown: BTreeSet<GuestId>,
+    is_awaited: Arc<AtomicBool>,
+    wake: Wake,
 }
 
 impl Looker {
     fn follow(mut self, orders: &Receiver<Order>, results: &Sender<Looked>) {
         for order in orders {
-            if results.send(self.look(order)).is_err() {
+            let looked = self.look(order);
+            let is_new = looked.guests.is_some() || !looked.controls.is_empty();
+            if results.send(looked).is_err() {
                 return;
+            }
+            if is_new && !self.is_awaited.load(Ordering::Relaxed) {
+                (self.wake)(WakeReason::Looked);
             }
         }
     }
@@ -187,7 +205,6 @@ impl Looker {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
-    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
     use crate::backend::DiscoverError;
@@ -222,7 +239,7 @@ mod tests {
         let (held, is_dropped) = (Arc::default(), Arc::<AtomicBool>::default());
         let start = || {
             let slow = Slow { held: Arc::clone(&held), is_dropped: Arc::clone(&is_dropped) };
-            let mut looks = Looks::start(vec![Box::new(slow)], Admitted::default());
+            let mut looks = Looks::start(vec![Box::new(slow)], Admitted::default(), Arc::new(|_| {}));
             looks.order(Order::default());
             looks
         };

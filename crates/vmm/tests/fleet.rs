@@ -3,6 +3,7 @@
 mod common;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -350,7 +351,12 @@ fn a_look_for_guests_that_hangs_holds_nobody_up() {
     let host = Host::new();
     let gate = Arc::<Mutex<()>>::default();
     let slow = Slow { gate: Arc::clone(&gate), found: Vec::new() };
-    let mut fleet = Fleet::start(host.handle.clone(), vec![Box::new(slow)], Admitted::named(&["*"]), |_| {});
+    let looked = Arc::<AtomicUsize>::default();
+    let counted = Arc::clone(&looked);
+    let mut fleet =
+        Fleet::start(host.handle.clone(), vec![Box::new(slow)], Admitted::named(&["*"]), move |reason| {
+            counted.fetch_add(usize::from(reason == WakeReason::Looked), Ordering::Relaxed);
+        });
     let count = |fleet: &mut Fleet| observe(fleet, Duration::ZERO).len();
     wait_until("the first look", || count(&mut fleet) > 0);
     let shut = gate.lock().expect("no panic elsewhere");
@@ -363,6 +369,8 @@ fn a_look_for_guests_that_hangs_holds_nobody_up() {
         assert!((before..=before + 1).contains(&now), "the known guests stay: {now} of {before}");
     }
     assert!(observed > 20, "{observed} observations in four seconds");
+    let before_it = looked.load(Ordering::Relaxed);
     drop(shut);
+    wait_until("the look that hung wakes", || looked.load(Ordering::Relaxed) > before_it);
     wait_until("a look after that", || count(&mut fleet) > before + 1);
 }

@@ -2,6 +2,7 @@
 //! the large mappings and all memory that the guest can touch.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use memtide_host::{CodeBuffer, DeviceFile, FileId, FilePart, HostError, Mapping, Mappings, RamBlock};
 use memtide_model::{Bytes, Withheld};
@@ -99,6 +100,49 @@ fn a_mapping_that_was_split_is_found_as_a_whole() {
     let seen = Mappings::of(&mappings, &[RamBlock::Size(Bytes::from_mib(256))]);
     assert_eq!(seen.ram_missing, Bytes::ZERO);
     assert_eq!(seen.ram_resident, Bytes::from_mib(50 + 78), "the first two adjoin and have 256 MiB together");
+}
+
+/// The shortest of a few times that a look at `count` adjoining mappings takes.
+fn looked_at(count: u64, change: impl Fn(Mapping) -> Mapping, ram: &[RamBlock]) -> Duration {
+    let mappings: Vec<Mapping> = (0..count).map(|at| change(mapping(at * 40, 40))).collect();
+    let looks = (0..3).map(|_| {
+        let begun = Instant::now();
+        assert!(Mappings::of(&mappings, ram).other_resident <= Bytes::from_mib(count * 20));
+        begun.elapsed()
+    });
+    looks.min().expect("a few looks")
+}
+
+#[test]
+fn many_mappings_and_blocks_of_a_stranger_take_no_more_than_their_number() {
+    // As large as half of them together, and nowhere.
+    let block = |at: u64| RamBlock::Size(Bytes::new((100_000 << 20) + at));
+    let ram: Vec<RamBlock> = (0..20).map(block).collect();
+    let files: Vec<RamBlock> = (0..20).map(|at| RamBlock::File(format!("/ram/{at}").into())).collect();
+    let named = |mapping: Mapping| Mapping {
+        is_private: true,
+        dont_fork: true,
+        inode: mapping.start,
+        name: "/ram/7/qemu_back_mem.a (deleted)".into(),
+        ..mapping
+    };
+    for change in [&|mapping| mapping, &named as &dyn Fn(Mapping) -> Mapping] {
+        for ram in [&ram, &files] {
+            let (few, many) = (looked_at(4_000, change, ram), looked_at(32_000, change, ram));
+            assert!(many < few * 8 * 3, "{few:?}, then {many:?} for eight times as many");
+        }
+    }
+}
+
+#[test]
+fn no_more_blocks_are_looked_for_than_a_guest_can_have() {
+    let mappings = [mapping(0, 64)];
+    let mut ram = vec![RamBlock::Size(Bytes::from_mib(100)); 255];
+    let found = |ram: &[RamBlock]| Mappings::of(&mappings, ram).ram_resident;
+    ram.push(RamBlock::Size(Bytes::from_mib(64)));
+    assert_eq!(found(&ram), Bytes::from_mib(32));
+    ram.insert(0, RamBlock::Size(Bytes::from_mib(100)));
+    assert_eq!(found(&ram), Bytes::ZERO);
 }
 
 #[test]
