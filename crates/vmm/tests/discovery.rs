@@ -265,6 +265,7 @@ fn a_file_of_options_is_read_as_the_process_sees_it() {
         assert_eq!(found.facts.memory, Some(Bytes::from_mib(768)), "{path}");
         assert_eq!(found.facts.memory_source, Source::ConfigFile);
         assert!(!found.facts.reads_files && found.equipment.balloon.is_some());
+        assert_eq!(found.monitor_source, Source::ConfigFile);
         // Incus holds its own one as long as the guest runs.
         assert_eq!(found.bound, [PathBuf::from("/run/incus/c1/c1-memtide.qmp")]);
         assert!(found.kept_monitors[0].ends_with("run/incus/c1/qemu.monitor"), "{found:?}");

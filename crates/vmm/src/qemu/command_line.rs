@@ -28,6 +28,8 @@ pub struct CommandLine {
     pub memory_source: Source,
     /// Paths of QMP sockets that this QEMU listens on, as given, perhaps relative to its working directory.
     pub monitors: Vec<PathBuf>,
+    /// Those of them that a file of `-readconfig` names.
+    pub monitors_in_file: Vec<PathBuf>,
     /// Those of them whose QEMU writes an answer over several lines (`-qmp-pretty`, `pretty=on`), which memtide does not read.
     pub pretty_monitors: Vec<PathBuf>,
     /// The descriptors that QEMU was given as QMP sockets to listen on.
@@ -62,6 +64,7 @@ pub struct CommandLine {
 struct Chardev {
     id: String,
     at: Address,
+    source: Source,
 }
 
 /// A QMP monitor on a character device.
@@ -193,6 +196,7 @@ impl Collected {
         let get = |key: &str, json: &str| given.get(key).or_else(|| given.get(json));
         let kind = get("backend", "backend.type");
         let id = given.get("id").unwrap_or_default();
+        let source = argument.source;
         if kind.as_deref() != Some("socket") {
             return;
         }
@@ -201,14 +205,14 @@ impl Collected {
         let is_abstract = given.on("abstract").or_else(|| given.on("backend.data.addr.data.abstract"));
         if let Some(path) = get("path", "backend.data.addr.data.path").filter(|path| !path.is_empty()) {
             if listens && is_abstract != Some(true) {
-                self.chardevs.push(Chardev { id, at: Address::Unix(path.into()) });
+                self.chardevs.push(Chardev { id, at: Address::Unix(path.into()), source });
             }
         } else if let Some(number) = get("fd", "backend.data.addr.data.str") {
             let number = number.parse().ok().filter(|_| listens);
-            self.chardevs.extend(number.map(|number| Chardev { id, at: Address::Passed(number) }));
+            self.chardevs.extend(number.map(|number| Chardev { id, at: Address::Passed(number), source }));
         } else if let Some(port) = get("port", "backend.data.addr.data.port") {
             let host = get("host", "backend.data.addr.data.host").unwrap_or_default();
-            self.chardevs.push(Chardev { id, at: Address::Tcp(format!("tcp:{host}:{port}")) });
+            self.chardevs.push(Chardev { id, at: Address::Tcp(format!("tcp:{host}:{port}")), source });
         }
     }
 
@@ -239,6 +243,9 @@ impl Collected {
                     Address::Unix(path) if self.line.monitors.contains(path) => {}
                     Address::Unix(path) => {
                         self.line.monitors.push(path.clone());
+                        if chardev.source == Source::ConfigFile {
+                            self.line.monitors_in_file.push(path.clone());
+                        }
                         if control.pretty {
                             self.line.pretty_monitors.push(path.clone());
                         }

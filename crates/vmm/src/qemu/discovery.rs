@@ -50,6 +50,8 @@ pub struct QemuProcess {
     /// The places of its QMP sockets, but for those that its owner keeps, as paths that work in this process, in the order in which they are tried. A place may be a guess: only the
     /// kernel knows who listens there.
     pub monitors: Vec<PathBuf>,
+    /// Where the first of them is named.
+    pub monitor_source: Source,
     /// The places of those that its owner keeps. memtide does not use them.
     pub kept_monitors: Vec<PathBuf>,
     /// QMP sockets at which QEMU writes an answer over several lines, as given. memtide does not read such answers.
@@ -58,6 +60,14 @@ pub struct QemuProcess {
     pub bound: Vec<PathBuf>,
     /// The socket of the port for the guest's agent, as a path that works in this process.
     pub agent: Option<PathBuf>,
+}
+
+/// The place that names the first of the monitors that were bound at these paths.
+fn monitor_source(line: &CommandLine, bound: &[PathBuf]) -> Source {
+    match bound.first().is_some_and(|path| line.monitors_in_file.contains(path)) {
+        true => Source::ConfigFile,
+        false => Source::CommandLine,
+    }
 }
 
 /// The facts from a QEMU's start that affect its cost on the host.
@@ -294,6 +304,7 @@ impl Discovery {
             is_outside,
             launcher,
             monitors: places::of_all(&self.processes, pid, &bound),
+            monitor_source: monitor_source(&line, &bound),
             bound,
             kept_monitors: places::of_all(&self.processes, pid, &kept),
             pretty_monitors: line.pretty_monitors.clone(),

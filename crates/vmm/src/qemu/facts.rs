@@ -69,11 +69,11 @@ fn monitor(process: &QemuProcess, held: Option<&PathBuf>) -> Fact {
             let says = "none: no QMP monitor on a Unix socket";
             Fact::new(About::Monitor, says, FactSource::CommandLine)
         }
-        (None, [path]) => Fact::new(About::Monitor, shown(path), FactSource::CommandLine),
+        (None, [path]) => Fact::new(About::Monitor, shown(path), process.monitor_source.into()),
         (None, [path, others @ ..]) => {
             let others = counted(others.len() as u64, "other monitor");
             let says = format!("{}, or the first of {others} that answers", shown(path));
-            Fact::new(About::Monitor, says, FactSource::CommandLine)
+            Fact::new(About::Monitor, says, process.monitor_source.into())
         }
     }
 }
