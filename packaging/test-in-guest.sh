@@ -150,7 +150,8 @@ in_guest() {
   check "the socket of the helper that reclaims is active" is_active memtide-reclaim.socket
   check "the socket of the helper that splits is active" is_active memtide-split.socket
   check "the socket of the helper that sets KSM is active" is_active memtide-ksm.socket
-  check "only root may use the helpers' sockets" test "$(stat -c %a /run/memtide-{journal,reclaim,split,ksm}.sock | sort -u)" = 600
+  check "the socket of the helper that asks about sockets is active" is_active memtide-knocks.socket
+  check "only root may use the helpers' sockets" test "$(stat -c %a /run/memtide-{journal,reclaim,split,ksm,knocks}.sock | sort -u)" = 600
   ksm_found=$(cat /sys/kernel/mm/ksm/{run,pages_to_scan,sleep_millisecs} | xargs)
   check "the service will start at boot" systemctl is-enabled --quiet memtide.service
   start_inner
@@ -218,6 +219,8 @@ in_guest() {
   check "systemd has started the helper that splits" until_true has_helper split
   check "this helper may call memory of other processes cold" until_true says "helper split: calls memory cold only" memtide status
   check "systemd has started the helper that sets KSM" until_true has_helper ksm
+  check "systemd has started the helper that asks about sockets" until_true has_helper knocks
+  check "the kernel tells this helper who waits" until_true says "helper knocks: asks the kernel about sockets only" memtide status
   check "it reads the guest again" until_true says "allocation stalls" memtide explain inner
   check "it hears the guest's agent" until_true says "could drop" memtide explain inner
   memtide status | sed 's/^/   | /'
@@ -266,6 +269,12 @@ in_guest() {
   check "the helper that sets KSM cannot write to cgroups" read_only "$unit" "$CGROUPS/$INNER/memory.reclaim"
   check "the helper that sets KSM has no capability" test "$(status_of "$unit" CapEff)" = 0000000000000000
   check "the helper that sets KSM filters system calls" test "$(status_of "$unit" Seccomp)" = 2
+  unit=$(helper_unit knocks)
+  check "the helper that asks about sockets cannot write to /sys" read_only "$unit" /sys/kernel/mm/ksm/run
+  check "the helper that asks about sockets cannot write to cgroups" read_only "$unit" "$CGROUPS/$INNER/memory.reclaim"
+  check "the helper that asks about sockets has no capability" test "$(status_of "$unit" CapEff)" = 0000000000000000
+  check "the helper that asks about sockets is not root" test "$(status_of "$unit" Uid | cut -f 1)" != 0
+  check "the helper that asks about sockets filters system calls" test "$(status_of "$unit" Seccomp)" = 2
   unit=$(helper_unit split)
   check "the helper that splits cannot write to cgroups" read_only "$unit" "$CGROUPS/$INNER/memory.reclaim"
   check "the helper that splits cannot write to /sys" read_only "$unit" /sys/kernel/mm/ksm/run
@@ -303,6 +312,7 @@ in_guest() {
   check "the helper that reclaims ends with the service" until_true not has_helper reclaim
   check "the helper that splits ends with the service" until_true not has_helper split
   check "the helper that sets KSM ends with the service" until_true not has_helper ksm
+  check "the helper that asks about sockets ends with the service" until_true not has_helper knocks
   check "KSM is as it was found" test "$(cat /sys/kernel/mm/ksm/{run,pages_to_scan,sleep_millisecs} | xargs)" = "$ksm_found"
   check "no unit of memtide has failed" not says memtide systemctl list-units --failed --no-legend
   check "the guest runs on" is_active "$INNER"
@@ -325,7 +335,7 @@ END
   systemctl stop user.service
   check "the UML instance runs on" is_active "$UML"
   dpkg --purge memtide >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; die "dpkg --purge failed"; }
-  check "the units are gone" not systemctl cat memtide.service memtide-journal.socket memtide-reclaim.socket memtide-split.socket memtide-ksm.socket
+  check "the units are gone" not systemctl cat memtide.service memtide-journal.socket memtide-reclaim.socket memtide-split.socket memtide-ksm.socket memtide-knocks.socket
   [ "$failed" = 0 ] || die "$failed checks failed"
   printf '%s\n' "$ALL_IS_WELL"
 }
@@ -411,10 +421,11 @@ initrd() {
   chmod +x "$dir/init"
   (cd "$dir" && find . | cpio -o -H newc --quiet | gzip -1) >"$scratch/$name"
 }
-initrd outer virtio_blk virtio_console <<'END'
+# unix_diag: a host has it among its modules, and loads it when somebody asks.
+initrd outer virtio_blk virtio_console unix_diag <<'END'
 #!/bin/busybox sh
 /bin/busybox mount -t devtmpfs dev /dev
-for module in virtio_blk virtio_console; do
+for module in virtio_blk virtio_console unix_diag; do
   [ ! -e /$module.ko ] || /bin/busybox insmod /$module.ko
 done
 /bin/busybox mount -t ext4 /dev/vda /root

@@ -137,7 +137,13 @@ enum Command {
     #[command(hide = true)]
     Helper {
         /// The helper.
-        #[arg(value_parser = [helpers::journal::NAME, helpers::ksm::NAME, helpers::reclaim::NAME, helpers::split::NAME])]
+        #[arg(value_parser = [
+            helpers::journal::NAME,
+            helpers::knocks::NAME,
+            helpers::ksm::NAME,
+            helpers::reclaim::NAME,
+            helpers::split::NAME,
+        ])]
         name: String,
     },
     /// Print a journal as JSON lines.
@@ -272,6 +278,7 @@ impl Command {
             Self::Helper { name } => {
                 match name.as_str() {
                     helpers::journal::NAME => helpers::journal::run(),
+                    helpers::knocks::NAME => helpers::knocks::run(),
                     helpers::ksm::NAME => helpers::ksm::run(),
                     helpers::split::NAME => helpers::split::run(),
                     _ => helpers::reclaim::run(),

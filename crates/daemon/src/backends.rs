@@ -6,6 +6,8 @@ use memtide_vmm::Backend;
 use memtide_vmm::qemu::{ConfiguredGuest, Qemu};
 use memtide_vmm::uml::Uml;
 
+use crate::helpers::knocks::Listener;
+
 /// The backends of this host.
 #[must_use]
 pub fn of_this_host(settings: &Settings) -> Vec<Box<dyn Backend>> {
@@ -15,5 +17,8 @@ pub fn of_this_host(settings: &Settings) -> Vec<Box<dyn Backend>> {
     let proc = Root::system().proc("");
     // Beside the API's socket: there memtide may create files.
     let replies = settings.socket.with_file_name("mconsole");
-    vec![Box::new(Qemu::new(&proc, configured)), Box::new(Uml::new(&proc, replies))]
+    vec![
+        Box::new(Qemu::new(&proc, configured).asking(Listener::default())),
+        Box::new(Uml::new(&proc, replies)),
+    ]
 }

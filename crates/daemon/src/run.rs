@@ -61,7 +61,7 @@ pub enum RunError {
 /// If it cannot start, or if the engine panics. A journal that cannot be written is only a warning: the daemon still manages
 /// the host.
 pub fn run(
-    backends: Vec<Box<dyn Backend>>,
+    mut backends: Vec<Box<dyn Backend>>,
     mut settings: Settings,
     path: Option<PathBuf>,
     overrides: Overrides,
@@ -83,9 +83,10 @@ pub fn run(
     let (wake, woken) = mpsc::channel();
     let (history, orders) = (History::default(), Orders::new(wake.clone()));
     let opened = Rights::open(&settings.config, left.as_ref().and_then(Left::state));
+    let of_backends = open(&mut backends, settings.config.mode);
     // Everything that needs more rights is open now, and there is only one thread.
     let confinement = Confinement::from_key(settings.confine);
-    let mut confined = [confinement.process(), opened.phrases()].concat();
+    let mut confined = [confinement.process(), opened.phrases(), of_backends].concat();
     let world = LiveWorld::new(
         runtime.handle().clone(),
         backends,
@@ -121,14 +122,24 @@ pub fn run(
         }
         tokio::spawn(name_is_gone);
         tokio::spawn(signals.pass_on(wake, path, settings.clone(), overrides, cannot_manage));
-        if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
-            warn!("cannot notify the service manager: {error}");
-        }
+        say_ready();
         // An error means that the engine is gone, which is what this waits for.
         let _gone = end.await;
     });
     engine.join().map_err(|_| RunError::Engine)?;
     if other.is_gone.load(Ordering::Relaxed) { Err(RunError::OtherIsGone) } else { Ok(()) }
+}
+
+/// Tells the service manager that the daemon is ready.
+fn say_ready() {
+    if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
+        warn!("cannot notify the service manager: {error}");
+    }
+}
+
+/// Opens what the backends cannot open later, and tells of their helpers.
+fn open(backends: &mut [Box<dyn Backend>], mode: Mode) -> Vec<String> {
+    backends.iter_mut().filter_map(|backend| backend.open(mode == Mode::Manage)).collect()
 }
 
 /// The runtime of the monitors and of signals, on the caller's thread.

@@ -18,11 +18,13 @@
 //! | a NUMA node | [`space_of_node`], [`bound_to`] |
 //! | torn huge pages, split | [`split()`] |
 //! | all of it as the ledger's host | [`HostSensor`] |
+//! | clients that wait at sockets | [`SocketDiagnosis`] |
 //! | users and groups by name | [`Accounts`] |
 #![forbid(unsafe_code)]
 
 mod accounts;
 mod arc;
+mod backlog;
 mod capacity;
 mod cgroup;
 mod error;
@@ -51,6 +53,7 @@ mod within;
 
 pub use accounts::Accounts;
 pub use arc::reclaimable_arc;
+pub use backlog::SocketDiagnosis;
 pub use capacity::{GuestCost, HostSensor};
 pub use cgroup::reclaim::{ReclaimError, can_reclaim, reclaim};
 pub use cgroup::{

@@ -25,6 +25,12 @@ pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The guests of one kind of VMM.
 pub trait Backend: Send {
+    /// Opens what the process cannot open later, once, before the daemon gives its rights up. Returns what its helper does, or why there is none, in a
+    /// phrase for the log and the status; `None` if it needs none, as when the daemon does not `manage`.
+    fn open(&mut self, _manages: bool) -> Option<String> {
+        None
+    }
+
     /// Looks for guests. Returns all that there are; `None` if nothing has changed since the last call. Called every two seconds, and with
     /// `ended` as soon as the process of a guest has ended. Must not wait for a guest. The fleet keeps the first `Found` of each identity,
     /// and calls [`control`](Backend::control) for it until it has a control.

@@ -81,6 +81,12 @@ impl Confinement {
         if self == Self::On { merger() } else { Applied::new() }
     }
 
+    /// Confines the helper that asks the kernel about sockets, once it has opened its own: it reads no file, and does nothing else.
+    #[must_use]
+    pub fn listener(self) -> Applied {
+        if self == Self::On { listener() } else { Applied::new() }
+    }
+
     /// Confines the helper that writes the journal: it reads and writes files below `dir`, and does nothing else.
     #[must_use]
     pub fn writer(self, dir: &Path) -> Applied {
@@ -129,6 +135,12 @@ fn merger() -> Applied {
 }
 
 #[cfg(feature = "confine")]
+fn listener() -> Applied {
+    // seccomp comes last: the other two need system calls that seccomp then denies.
+    vec![landlock::deny_all(), capabilities::keep_none(), seccomp::apply(seccomp::Part::Api)]
+}
+
+#[cfg(feature = "confine")]
 fn writer(dir: &Path) -> Applied {
     // seccomp comes last: the other two need system calls that seccomp then denies.
     vec![
@@ -151,8 +163,7 @@ fn monitors() -> Applied {
 #[cfg(feature = "confine")]
 fn api() -> Applied {
     // seccomp comes last: the other two need system calls that seccomp then denies.
-    let applied = [landlock::deny_all(), capabilities::keep_none(), seccomp::apply(seccomp::Part::Api)];
-    vec![format!("API: {}", applied.join(", "))]
+    vec![format!("API: {}", listener().join(", "))]
 }
 
 #[cfg(not(feature = "confine"))]
@@ -172,6 +183,11 @@ fn splitter() -> Applied {
 
 #[cfg(not(feature = "confine"))]
 fn merger() -> Applied {
+    Applied::new()
+}
+
+#[cfg(not(feature = "confine"))]
+fn listener() -> Applied {
     Applied::new()
 }
 
@@ -251,6 +267,21 @@ mod tests {
         if let Some(applied) = confined.join().expect("what a helper may do") {
             memtide_testing::skipped(&format!("this kernel does not apply all of it: {applied:?}"));
         }
+    }
+
+    #[test]
+    fn the_helper_that_asks_about_sockets_asks_and_does_nothing_else() {
+        let Ok(mut kernel) = memtide_host::SocketDiagnosis::open() else {
+            return memtide_testing::skipped("this kernel has no socket diagnosis");
+        };
+        in_a_helper(
+            || Confinement::On.listener(),
+            move || {
+                let _answered = kernel.waiting(&[]).expect("an answer of the kernel");
+                assert!(memtide_host::SocketDiagnosis::open().is_err(), "no other socket");
+                has_no_other_right();
+            },
+        );
     }
 
     #[test]

@@ -32,7 +32,8 @@ pub enum Part {
     /// `memtide audit`, once it has opened what it reads: it copies memory of other processes, and prints. No opening, no sockets, no writing to
     /// that memory.
     Auditor,
-    /// Like the monitors' thread, and no opening, no connecting, and no more changes of its confinement.
+    /// Like the monitors' thread, and no opening, no connecting, and no more changes of its confinement. Also for the helper that asks the kernel
+    /// about sockets.
     Api,
 }
 

@@ -138,7 +138,7 @@ impl Merger {
         if find_again(&mut self.helper, &self.socket, &Ask::Check) {
             self.put_back_for_the_former()?;
         }
-        ask(&mut self.helper, &what).map(drop)
+        ask::<_, Bytes>(&mut self.helper, &what).map(drop)
     }
 
     /// Lets a new helper put back what the former one, which was killed, has found. Then it finds the same.
@@ -146,7 +146,7 @@ impl Merger {
         let (Some(found), Ok(present)) = (self.found, settings::read(&self.root)) else { return Ok(()) };
         let back = present.left_over(found, self.written, self.tried);
         let back = back.or_else(|| Some(found.over(self.written?, present)));
-        back.map_or(Ok(()), |back| ask(&mut self.helper, &Ask::Leave(back)).map(drop))
+        back.map_or(Ok(()), |back| ask::<_, Bytes>(&mut self.helper, &Ask::Leave(back)).map(drop))
     }
 }
 

@@ -12,6 +12,7 @@
 //! own, for more bytes.
 
 pub mod journal;
+pub mod knocks;
 pub mod ksm;
 pub mod reclaim;
 pub mod split;
@@ -24,8 +25,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use memtide_model::{Absence, Bytes};
-use serde::de::DeserializeOwned;
+use memtide_model::Absence;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use crate::confine::Applied;
@@ -83,7 +84,7 @@ impl Helper {
     /// The same helper, once it has said within this time that it may do its work.
     fn checked<Q: Serialize>(mut self, check: &Q, within: Duration) -> Result<Self, String> {
         let asked = self.ask(check, within).map_err(|why| format!("cannot start the helper: {why}"));
-        let may: Result<Bytes, String> = asked?;
+        let may: Result<IgnoredAny, String> = asked?;
         may.map(|_| self)
     }
 
@@ -198,12 +199,15 @@ fn find_again<Q: Serialize>(helper: &mut Result<Helper, Absence>, socket: &Path,
 /// # Errors
 /// If there is none, if it is busy or refuses, or as [`Helper::ask`]. One that has ended is gone unless systemd starts it: the daemon has given the
 /// right to start programs up.
-fn ask<Q: Serialize>(helper: &mut Result<Helper, Absence>, what: &Q) -> Result<Bytes, Absence> {
+fn ask<Q: Serialize, A: DeserializeOwned>(
+    helper: &mut Result<Helper, Absence>,
+    what: &Q,
+) -> Result<A, Absence> {
     let asked = helper.as_mut().map_err(|why| why.clone())?.ask(what, ANSWERS_WITHIN);
     if matches!(asked, Err(Absence::Gone | Absence::Malformed)) {
         *helper = Err(Absence::Refused(ENDED.to_owned()));
     }
-    let done: Result<Bytes, String> = asked?;
+    let done: Result<A, String> = asked?;
     done.map_err(Absence::Refused)
 }
 

@@ -79,7 +79,7 @@ impl Splitter {
     /// If there is no helper, if it is busy, or if it refuses.
     pub fn split(&mut self, pid: u32, start: u64) -> Result<(), Absence> {
         find_again(&mut self.0, Path::new(SOCKET), &Ask::Check);
-        ask(&mut self.0, &Ask::Split { pid, start }).map(drop)
+        ask::<_, Bytes>(&mut self.0, &Ask::Split { pid, start }).map(drop)
     }
 }
 

@@ -8,6 +8,7 @@ use memtide_host::RamBlock;
 use memtide_model::{Absence, Backend as Vmm, Bytes, Capabilities, GuestId, Users};
 use tokio::sync::watch;
 
+use super::backlogs::{self, Backlogs, Listeners};
 use super::control::{AgentPort, Knocks, QemuControl, Shared};
 use super::discovery::{Accel, Changes, Discovery, DiscoveryError, QemuProcess};
 use super::facts;
@@ -50,6 +51,7 @@ pub struct Qemu {
     /// Others may be guests since the last scan.
     admits_anew: bool,
     knocks: watch::Sender<Knocks>,
+    backlogs: Option<Box<dyn Backlogs>>,
 }
 
 struct Configured {
@@ -66,6 +68,8 @@ struct Guest {
     held: Option<PathBuf>,
     /// The paths at which the process bound the monitors that memtide uses.
     bound: Vec<PathBuf>,
+    /// Its listeners there, if somebody asks the kernel about them.
+    listeners: Listeners,
     /// The network namespace of its listeners, if the kernel's list tells who waits at them: see [`super::control`].
     namespace: Option<PathBuf>,
 }
@@ -86,7 +90,15 @@ impl Qemu {
             guests: BTreeMap::new(),
             admits_anew: false,
             knocks: watch::Sender::new(None),
+            backlogs: None,
         }
+    }
+
+    /// Asks here who waits at monitors.
+    #[must_use]
+    pub fn asking(mut self, backlogs: impl Backlogs + 'static) -> Self {
+        self.backlogs = Some(Box::new(backlogs));
+        self
     }
 
     /// Takes over the processes of the last scan.
@@ -104,7 +116,8 @@ impl Qemu {
             let is_listed = !bound.is_empty() && self.discovery.proc_fs().is_live();
             let namespace = || self.discovery.proc_fs().link(&process.pid.to_string(), "ns/net");
             let namespace = if is_listed { namespace() } else { None };
-            there.insert(id, Guest { process: process.clone(), held, bound, namespace });
+            let listeners = self.guests.remove(&id).map(|before| before.listeners).unwrap_or_default();
+            there.insert(id, Guest { process: process.clone(), held, bound, listeners, namespace });
         }
         self.guests = there;
     }
@@ -146,7 +159,7 @@ impl Qemu {
     }
 
     /// Tells the controls which sockets the kernel lists at the paths of their monitors, in all network namespaces of guests.
-    fn listen_for_knocks(&self) {
+    fn listen_for_knocks(&mut self) {
         let (mut namespaces, mut paths) = (BTreeMap::new(), BTreeSet::new());
         for guest in self.guests.values() {
             if let Some(namespace) = &guest.namespace {
@@ -157,6 +170,15 @@ impl Qemu {
         let mut seen = OfMonitors::default();
         let proc_fs = self.discovery.proc_fs();
         let is_read = namespaces.into_values().all(|pid| seen.add(proc_fs, pid, &paths).is_ok());
+        if let Some(backlogs) = self.backlogs.as_mut().filter(|_| is_read) {
+            let listed = |guest: &&mut Guest| guest.namespace.is_some();
+            for Guest { process, bound, listeners, .. } in self.guests.values_mut().filter(listed) {
+                listeners.follow(proc_fs, process.pid, bound, &seen);
+            }
+            let listed = self.guests.values().filter(|guest| guest.namespace.is_some());
+            let listeners = listed.map(|guest| (guest.bound.as_slice(), &guest.listeners));
+            backlogs::count(backlogs.as_mut(), listeners, &mut seen);
+        }
         let seen: Knocks = is_read.then_some(seen);
         self.knocks.send_if_modified(|before| {
             let someone_waits = seen.as_ref().is_some_and(|seen| !seen.waiting.is_empty());
@@ -176,6 +198,11 @@ impl Qemu {
 }
 
 impl Backend for Qemu {
+    fn open(&mut self, manages: bool) -> Option<String> {
+        // Who only observes keeps no monitor open: nobody needs to knock.
+        self.backlogs.as_mut().filter(|_| manages).map(|backlogs| backlogs.open())
+    }
+
     fn discover(&mut self, ended: bool) -> Result<Option<Vec<Found>>, DiscoverError> {
         let scanned = self.scan(ended);
         if matches!(scanned, Ok(true)) {
@@ -195,7 +222,7 @@ impl Backend for Qemu {
     }
 
     fn control(&mut self, id: &GuestId) -> Result<Box<dyn Control>, Absence> {
-        let Guest { process, held, bound, namespace } = self.guests.get(id).ok_or(Absence::Gone)?;
+        let Guest { process, held, bound, namespace, .. } = self.guests.get(id).ok_or(Absence::Gone)?;
         if process.launcher.is_libvirt() || (held.is_none() && process.monitors.is_empty()) {
             return Err(process.launcher.why_no_monitor());
         }

@@ -6,7 +6,8 @@
 //!
 //! **Rule.** A line counts for a process only if its inode is among the process's descriptors, which nobody else can forge. Even then its
 //! path is only a place to try: the kernel names the process that listens there when memtide connects. A client that was not accepted yet
-//! has no descriptor in the process, so a line about it may be forged; memtide then only closes the monitor once a minute for a moment.
+//! has no descriptor in the process, so a line about it may be forged. Where [`super::backlogs`] cannot tell, memtide then only closes the monitor
+//! once a minute for a moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -138,6 +139,16 @@ impl OfMonitors {
             }
         }
         Ok(())
+    }
+
+    /// Whether the list has a listener with this inode at the path.
+    pub(super) fn is_listener(&self, path: &Path, inode: u64) -> bool {
+        self.listening.contains(&(path.to_owned(), inode))
+    }
+
+    /// Whether the list has any listener at the path.
+    pub(super) fn is_listened_at(&self, path: &Path) -> bool {
+        self.listening.iter().any(|(at, _)| at == path)
     }
 
     /// Whether a process with these sockets listens at one of the paths.

@@ -20,6 +20,7 @@
 
 mod arguments;
 mod backend;
+mod backlogs;
 mod balloon;
 mod command_line;
 mod control;
@@ -51,6 +52,7 @@ mod wire;
 
 pub use arguments::{Arguments, Source};
 pub use backend::{ConfiguredGuest, LEAST_GROWTH, Qemu, ram_blocks};
+pub use backlogs::Backlogs;
 pub use command_line::CommandLine;
 pub use discovery::{Accel, Changes, Discovery, DiscoveryError, ProcessFacts, QemuProcess};
 pub use equipment::{BalloonArgument, Equipment, InFile, MemoryArgument};
