@@ -24,7 +24,7 @@ pub enum WakeReason {
         /// The guest.
         guest: GuestId,
     },
-    /// A look for guests that took longer than a call waits has found something new.
+    /// A look for guests has found something new.
     Looked,
     /// Something happened to the guest.
     Event {

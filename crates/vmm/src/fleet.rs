@@ -31,9 +31,6 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(1_900);
 
 /// The longest that a call waits for the first look: without it there are no guests.
 const FIRST_LOOK_WITHIN: Duration = Duration::from_secs(5);
-/// The longest that a call waits for a later look that it ordered: strangers can make it slow. A later call takes its result then, early if it has
-/// found something new.
-const LOOK_WITHIN: Duration = Duration::from_millis(5);
 /// The first and the longest wait before a backend is asked again for a control that it could not make.
 const ASKS_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
@@ -272,14 +269,14 @@ impl Fleet {
         if self.looks.are_under_way() || !is_due {
             return;
         }
-        let at_most = if self.looked_at.is_none() { FIRST_LOOK_WITHIN } else { LOOK_WITHIN };
-        self.looked_at = Some(Instant::now());
+        let is_first = self.looked_at.replace(Instant::now()).is_none();
         let ended = !std::mem::take(&mut self.ended).is_empty();
         let asks_again = |guest: &Guest| guest.jobs.is_err() && guest.asks_again.is_over();
         let without_control = self.guests.values().filter(|guest| asks_again(guest));
         let without_control = without_control.map(|guest| guest.found.id.clone()).collect();
         self.looks.order(Order { ended, without_control, admitted: self.admits.take() });
-        if let Some(looked) = self.looks.result_within(at_most) {
+        // Strangers can make a look slow. Once it has found something new, it wakes.
+        if is_first && let Some(looked) = self.looks.result_within(FIRST_LOOK_WITHIN) {
             self.take_look(looked);
         }
     }

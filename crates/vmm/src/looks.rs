@@ -7,7 +7,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -50,14 +49,12 @@ pub(crate) struct Looked {
 pub(crate) struct Looks {
     orders: Option<Sender<Order>>,
     looked: Receiver<Looked>,
-    /// Whether a call waits for the result.
-    is_awaited: Arc<AtomicBool>,
     /// When the look that is under way was ordered.
     under_way: Option<Instant>,
 }
 
 impl Looks {
-    /// Starts the thread. Only guests that are `admitted`, and configured ones, are shown. Calls `wake` if a look that nobody waits for any more has found
+    /// Starts the thread. Only guests that are `admitted`, and configured ones, are shown. Calls `wake` when a look has found
     /// something new.
     pub(crate) fn start(backends: Vec<Box<dyn Backend>>, admitted: Admitted, wake: Wake) -> Self {
         let (orders, given) = channel();
@@ -67,21 +64,18 @@ impl Looks {
             Kind { backend, found: Vec::new() }
         };
         let kinds = backends.into_iter().map(kind).collect();
-        let is_awaited = Arc::<AtomicBool>::default();
-        let looker =
-            Looker { kinds, admitted, shown: BTreeSet::new(), is_awaited: Arc::clone(&is_awaited), wake };
+        let looker = Looker { kinds, admitted, shown: BTreeSet::new(), wake };
         let started =
             thread::Builder::new().name("discover".to_owned()).spawn(move || looker.follow(&given, &results));
         if let Err(error) = &started {
             tracing::error!("memtide cannot look for guests: {error}");
         }
-        Self { orders: started.is_ok().then_some(orders), looked, is_awaited, under_way: None }
+        Self { orders: started.is_ok().then_some(orders), looked, under_way: None }
     }
 
     /// Orders a look. There must be none under way.
     pub(crate) fn order(&mut self, order: Order) {
         assert!(self.under_way.is_none(), "one look at a time");
-        self.is_awaited.store(true, Ordering::Relaxed);
         let ordered = self.orders.as_ref().is_some_and(|orders| orders.send(order).is_ok());
         self.under_way = ordered.then(Instant::now);
     }
@@ -99,10 +93,7 @@ impl Looks {
                 self.under_way = None;
                 Some(looked)
             }
-            Err(RecvTimeoutError::Timeout) => {
-                self.is_awaited.store(false, Ordering::Relaxed);
-                None
-            }
+            Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => {
                 self.under_way = None;
                 None
@@ -131,7 +122,6 @@ struct Looker {
     admitted: Admitted,
     /// The guests of the last look.
     shown: BTreeSet<GuestId>,
-    is_awaited: Arc<AtomicBool>,
     wake: Wake,
 }
 
@@ -143,7 +133,7 @@ impl Looker {
             if results.send(looked).is_err() {
                 return;
             }
-            if is_new && !self.is_awaited.load(Ordering::Relaxed) {
+            if is_new {
                 (self.wake)(WakeReason::Looked);
             }
         }
@@ -205,6 +195,7 @@ impl Looker {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
     use crate::backend::DiscoverError;
