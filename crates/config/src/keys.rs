@@ -28,6 +28,7 @@ const TOP_KEYS: &[&str] = &[
     "budget",
     "reserve",
     "self_deflations",
+    "self_deflation_within",
     "growth_prior",
     "squeeze_every",
     "on_exit",
@@ -86,6 +87,9 @@ pub(crate) fn settings(file: &DeTable<'_>, accounts: &Accounts) -> Result<Settin
     config.reserve = file.read("reserve", config.reserve, |key| reserve(key, config.budget))?;
     config.self_deflations =
         file.read("self_deflations", config.self_deflations, |key| key.count("self_deflations = 1"))?;
+    let within = "\"whole\" or a size in quotes, as in self_deflation_within = \"512 MiB\"";
+    config.self_deflation_within =
+        file.read("self_deflation_within", config.self_deflation_within, |key| key.parsed(within))?;
     let prior = "a share in quotes, as in growth_prior = \"33%\"";
     config.growth_prior = file.read("growth_prior", config.growth_prior, |key| key.parsed(prior))?;
     config.squeeze_every = file.read("squeeze_every", config.squeeze_every, squeeze_every)?;

@@ -38,6 +38,11 @@ pub fn changes(old: &Config, new: &Config) -> Option<String> {
         ("budget", old.budget != new.budget, budget(new)),
         ("reserve", old.reserve != new.reserve, reserve(new)),
         ("self_deflations", old.self_deflations != new.self_deflations, new.self_deflations.to_string()),
+        (
+            "self_deflation_within",
+            old.self_deflation_within != new.self_deflation_within,
+            new.self_deflation_within.to_string(),
+        ),
         ("growth_prior", old.growth_prior != new.growth_prior, new.growth_prior.to_string()),
         ("squeeze_every", old.squeeze_every != new.squeeze_every, squeeze_every(new)),
         ("ksm", old.ksm != new.ksm, ksm(new)),

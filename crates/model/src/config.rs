@@ -115,6 +115,68 @@ impl FromStr for Budget {
     }
 }
 
+/// Strict: how much of what a guest can take by deflating its own balloon counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SelfDeflationWithin {
+    /// All of it: the promise also holds while no daemon runs.
+    Whole,
+    /// What a guest can take before memtide has answered: this much, or more if more was seen on this host.
+    Size(Bytes),
+}
+
+impl Default for SelfDeflationWithin {
+    /// Guests were measured to deflate by 35 MiB a second under emulation, and by up to 300 under KVM.
+    fn default() -> Self {
+        Self::Size(Bytes::from_mib(512))
+    }
+}
+
+impl SelfDeflationWithin {
+    /// The most of a guest's own deflation that counts, on a host where guests were `seen` to take that much at once.
+    #[must_use]
+    pub fn most(self, seen: Bytes) -> Bytes {
+        match self {
+            Self::Whole => Bytes::MAX,
+            Self::Size(size) => size.max(seen),
+        }
+    }
+}
+
+impl fmt::Display for SelfDeflationWithin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => f.write_str("whole"),
+            Self::Size(size) => size.fmt(f),
+        }
+    }
+}
+
+/// Why a text is not a [`SelfDeflationWithin`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseWithinError {
+    /// Neither `whole` nor a size.
+    #[error("write \"whole\" or a size, as in \"512 MiB\"")]
+    Unknown,
+    /// A size that is none.
+    #[error(transparent)]
+    Size(#[from] ParseBytesError),
+}
+
+impl FromStr for SelfDeflationWithin {
+    type Err = ParseWithinError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "whole" => Ok(Self::Whole),
+            _ if !text.starts_with(|c: char| c.is_ascii_digit()) || text.ends_with('%') => {
+                Err(ParseWithinError::Unknown)
+            }
+            _ => Ok(Self::Size(Bytes::with_unit(text)?)),
+        }
+    }
+}
+
 /// The most memory that a guest may get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -280,6 +342,9 @@ pub struct Config {
     pub reserve: Amount,
     /// Strict: the number of guests that may deflate their own balloon at once.
     pub self_deflations: u32,
+    /// Strict: how much of each of these deflations counts. Older journals have none: all of it counted.
+    #[serde(default = "whole")]
+    pub self_deflation_within: SelfDeflationWithin,
     /// Elastic: the share of the guests that nobody has seen grow and that may grow together.
     #[serde(default = "default_growth_prior")]
     pub growth_prior: Share,
@@ -304,6 +369,10 @@ pub struct Config {
 /// A third: docs/decisions/0029.
 fn default_growth_prior() -> Share {
     Share::percent(33).expect("a constant below 100")
+}
+
+const fn whole() -> SelfDeflationWithin {
+    SelfDeflationWithin::Whole
 }
 
 /// Journals leave out what nobody has changed.
@@ -385,6 +454,7 @@ impl Default for Config {
             budget: Budget::Host,
             reserve: Amount::Share(Share::percent(5).expect("a constant below 100")),
             self_deflations: 1,
+            self_deflation_within: SelfDeflationWithin::default(),
             growth_prior: default_growth_prior(),
             squeeze_every: None,
             ksm: KsmConfig::default(),

@@ -53,7 +53,7 @@ pub use back_off::BackOff;
 pub use capabilities::{Capabilities, Commits};
 pub use config::{
     Amount, Bounds, BoundsError, Budget, Class, Commitment, Config, Limit, Mode, OnExit, ParseBudgetError,
-    StateLines, StateLinesError, name_matches,
+    ParseWithinError, SelfDeflationWithin, StateLines, StateLinesError, name_matches,
 };
 pub use cost::Cost;
 pub use decision::Decision;

@@ -26,6 +26,9 @@ pub struct State {
     pub other: Bytes,
     /// The joint growth of all guests and others within one reaction time, and its slowly decaying maximum (J).
     pub growth: Surge,
+    /// What guests took together within one reaction time by deflating their own balloons, and its slowly decaying maximum.
+    #[serde(skip_serializing_if = "Surge::is_none", default)]
+    pub self_deflation: Surge,
     /// The slowly decaying maximum of all memory in use on the host: the high-water mark.
     pub high_water: Bytes,
     /// The reaction time: the time from a decision until a donor's memory is back at the host. A decaying maximum of the
@@ -59,6 +62,14 @@ pub struct Surge {
     pub recent: Bytes,
     /// The decaying maximum.
     pub peak: Bytes,
+}
+
+impl Surge {
+    /// Whether nothing grew.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The policy's memory of one guest.

@@ -20,6 +20,12 @@ pub struct Witness {
     pub growth: Bytes,
     /// The same within three seconds, and its slowly decaying maximum: at most.
     pub surge: Surge,
+    /// What guests took together by deflating their own balloons, within half a second, and its slowly decaying maximum: at least.
+    #[serde(skip_serializing_if = "Surge::is_none", default)]
+    pub self_deflation: Surge,
+    /// The same within three seconds: at most.
+    #[serde(skip_serializing_if = "Surge::is_none", default)]
+    pub self_deflation_at_most: Surge,
     /// The settings of KSM after the last accepted order; void once somebody else has changed them.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ksm_written: Option<KsmSettings>,
@@ -142,6 +148,8 @@ impl From<&State> for Witness {
             other: state.other,
             growth: Bytes::ZERO,
             surge: state.growth,
+            self_deflation: Surge::default(),
+            self_deflation_at_most: state.self_deflation,
             ksm_written: state.ksm.written,
             ksm_tried: state.ksm.tried,
             ksm_seen: state.ksm.last.is_some(),

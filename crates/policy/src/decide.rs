@@ -163,6 +163,7 @@ fn next_state(
         pressure: seen.host.pressure.fresh().copied().or(before.pressure),
         other: seen.host.lasting_other(),
         growth: growth.joint,
+        self_deflation: growth.self_deflation,
         high_water: growth.high_water,
         reaction: Some(growth.reaction),
         tmpfs: Box::new(tmpfs::remember(&before.tmpfs, &seen.tmpfs, bound)),

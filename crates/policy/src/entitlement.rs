@@ -76,7 +76,8 @@ fn strict(config: &Config, scene: &Scene, guests: &mut [Guest<'_>], inside: &[us
     let pool = scene.ledger.for_guests().saturating_sub(fixed);
     let bids: Vec<Bid> =
         inside.iter().map(|&i| bid(&guests[i], guests[i].tiers(), guests[i].entry.held, scene.now)).collect();
-    let selfs = SelfDeflations { k: config.self_deflations, outside: &selfs_outside };
+    let within = scene.ledger.within;
+    let selfs = SelfDeflations { k: config.self_deflations, outside: &selfs_outside, within };
     // Memory in use may also take the memory that is kept free.
     let in_use: Vec<Bid> = bids.iter().map(|bid| only(*bid, Tier::InUse)).collect();
     let held = Bytes::sum(inside.iter().map(|&i| guests[i].entry.held));

@@ -31,6 +31,8 @@ pub struct Growth {
     pub rise: Bytes,
     /// The reaction time.
     pub reaction: Span,
+    /// What guests took together by deflating their own balloons.
+    pub self_deflation: Surge,
 }
 
 /// The time since the last decision that counts as observed.
@@ -71,7 +73,10 @@ pub fn remember(
     let present = present(joint.recent, state.growth.recent, guests);
     let in_use = in_use(config, seen, guests);
     let high_water = decayed(state.high_water, elapsed, MEMORY).max(in_use);
-    Growth { joint, present, high_water, rise: high_water.saturating_sub(in_use), reaction }
+    let deflated = Bytes::sum(guests.iter().map(Guest::deflated_itself_by));
+    let self_deflation = observe(state.self_deflation, deflated, elapsed, reaction, MEMORY);
+    let rise = high_water.saturating_sub(in_use);
+    Growth { joint, present, high_water, rise, reaction, self_deflation }
 }
 
 /// The growth that is expected of some of the guests together, with the rise of the whole host.
@@ -87,6 +92,7 @@ pub fn expected_of(config: &Config, guests: &[Guest<'_>], growth: Growth) -> Exp
         envelope: growth.joint.peak.min(peaks).max(prior(config, guests, growth)),
         present: Bytes::sum(present),
         rise: growth.rise,
+        self_deflation: config.self_deflation_within.most(growth.self_deflation.peak),
     }
 }
 
@@ -128,5 +134,6 @@ pub fn expected(config: &Config, guests: &[Guest<'_>], growth: Growth) -> Expect
         envelope: growth.joint.peak.max(prior(config, guests, growth)),
         present: growth.present,
         rise: growth.rise,
+        self_deflation: config.self_deflation_within.most(growth.self_deflation.peak),
     }
 }

@@ -232,6 +232,13 @@ impl<'a> Guest<'a> {
         }
     }
 
+    /// What it took by deflating its own balloon since the last decision.
+    pub fn deflated_itself_by(&self) -> Bytes {
+        let is_known = self.deflates_itself && self.before.told_since.is_some() && !self.seen.told.reset;
+        let asked = self.before.target.unwrap_or(self.before.actual).max(self.before.actual);
+        if is_known { self.seen.actual().saturating_sub(asked) } else { Bytes::ZERO }
+    }
+
     /// Whether it may be asked for memory.
     #[must_use]
     pub fn may_give(&self, now: Moment) -> bool {

@@ -6,7 +6,8 @@
 //!   lowered target returns no memory yet;
 //! - `reach` = held + requested hot-plug + overhead bound;
 //! - `exposure` = reach − footprint, not below zero;
-//! - `self-deflation` = full − held if the guest may deflate its own balloon.
+//! - `self-deflation` = full − held if the guest may deflate its own balloon. Strict counts at most what a guest can take before memtide has
+//!   answered ([`Config::self_deflation_within`]).
 //!
 //! *Torn* is the rest of torn huge pages. It is promised to nobody until the host has it back.
 //!
@@ -118,6 +119,8 @@ pub struct Expected {
     pub present: Bytes,
     /// The rise of all memory in use to its high-water mark.
     pub rise: Bytes,
+    /// The most of a guest's own deflation that counts (strict).
+    pub self_deflation: Bytes,
 }
 
 /// The host's side of the ledger.
@@ -139,8 +142,10 @@ pub struct Ledger {
     pub strict_costs: Bytes,
     /// The possible growth of all guests without asking; elastic: including their own deflations.
     pub exposures: Bytes,
-    /// The k largest self-deflations.
+    /// The k largest self-deflations, as far as each counts.
     pub self_deflation: Bytes,
+    /// The most of a guest's own deflation that counts (strict).
+    pub within: Bytes,
     /// The envelope of growth that must fit into free memory (elastic).
     pub envelope: Bytes,
     /// The room that the commitment leaves.
@@ -181,7 +186,8 @@ impl Ledger {
     ) -> Self {
         let capacity = host.capacity;
         let torn = host.torn.latest().copied().unwrap_or_default();
-        let mut ledger = Self { capacity, reserve, other: host.other, torn, ..Self::default() };
+        let within = expected.self_deflation;
+        let mut ledger = Self { capacity, reserve, other: host.other, torn, within, ..Self::default() };
         for entry in entries.clone() {
             ledger.footprints = ledger.footprints.saturating_add(entry.footprint);
             ledger.reach = ledger.reach.saturating_add(entry.reach());
@@ -194,7 +200,8 @@ impl Ledger {
             let most = entry.reach().saturating_add(own);
             ledger.exposures = ledger.exposures.saturating_add(most.saturating_sub(entry.footprint));
         }
-        ledger.self_deflation = largest(entries.map(|entry| entry.self_deflation), config.self_deflations);
+        let own = entries.map(|entry| entry.self_deflation.min(within));
+        ledger.self_deflation = largest(own, config.self_deflations);
         ledger.envelope = expected.envelope.min(ledger.exposures);
         let line = LINE_ENDS.of(host.share(config.states.low()));
         match config.commitment {

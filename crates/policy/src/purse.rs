@@ -16,6 +16,8 @@ pub struct Purse {
     in_need: Bytes,
     /// Self-deflations by guest; empty unless they count.
     own: Vec<Bytes>,
+    /// The most of each that counts.
+    within: Bytes,
     /// The same with the largest on top. Grants make self-deflations smaller: an outdated entry is corrected when it comes up.
     by_size: BinaryHeap<(Bytes, usize)>,
     k: usize,
@@ -32,7 +34,8 @@ impl Purse {
         let by_size = own.iter().enumerate().map(|(i, own)| (*own, i)).collect();
         let ledger = &scene.ledger;
         let kept = ledger.for_guests().saturating_sub(ledger.strict_costs);
-        Self { spare: ledger.room.spare, in_need: ledger.in_need, own, by_size, k, kept }
+        let (spare, in_need, within) = (ledger.room.spare, ledger.in_need, ledger.within);
+        Self { spare, in_need, own, within, by_size, k, kept }
     }
 
     /// No room at all.
@@ -41,6 +44,7 @@ impl Purse {
             spare: Bytes::ZERO,
             in_need: Bytes::ZERO,
             own: Vec::new(),
+            within: Bytes::ZERO,
             by_size: BinaryHeap::new(),
             k: 0,
             kept: Bytes::ZERO,
@@ -55,14 +59,17 @@ impl Purse {
             return wanted;
         }
         let own = self.own.get(index).copied().unwrap_or_default();
-        let covered = own.saturating_sub(self.next_largest(index));
+        // What counts falls only once no more is left than counts.
+        let uncounted = own.saturating_sub(self.within);
+        let covers = own.saturating_sub(uncounted).saturating_sub(self.next_largest(index));
+        let covered = if self.spare < uncounted { Bytes::ZERO } else { covers };
         let in_use = if has_little(guest) { guest.lacks_in_use() } else { Bytes::ZERO };
         let needed = more.min(in_use).min(self.in_need);
         // A fall of the self-deflations pays for no reach above the capacity.
         let promised =
             self.spare.saturating_add(covered).min(if self.k > 0 { self.kept } else { Bytes::MAX });
         let granted = more.min(promised).max(needed);
-        let paid = granted.saturating_sub(covered);
+        let paid = granted.saturating_sub(covers.min(granted.saturating_sub(uncounted)));
         self.spare = self.spare.saturating_sub(paid);
         self.kept = self.kept.saturating_sub(granted);
         self.in_need = self.in_need.saturating_sub(granted);
@@ -84,7 +91,7 @@ impl Purse {
                 top.0 = current;
             }
         }
-        let next = largest.get(self.k).map_or(Bytes::ZERO, |(own, _)| *own);
+        let next = largest.get(self.k).map_or(Bytes::ZERO, |(own, _)| (*own).min(self.within));
         let among = largest.iter().take(self.k).any(|(_, i)| *i == index);
         self.by_size.extend(largest);
         if among { next } else { Bytes::MAX }

@@ -55,6 +55,8 @@ pub struct SelfDeflations<'a> {
     pub k: u32,
     /// Self-deflations of guests that take no part in the fill.
     pub outside: &'a [Bytes],
+    /// The most of each that counts.
+    pub within: Bytes,
 }
 
 /// λ counts in 2⁻²⁰ pages per share.
@@ -174,10 +176,14 @@ fn leave_to_the_largest(counts: &mut [u64], flows: &[Flow], bids: &[Bid], selfs:
     let inside = flows.iter().zip(&*counts).map(|(flow, count)| flow.self_full.saturating_sub(*count));
     let mut own: Vec<u64> = inside.chain(selfs.outside.iter().map(|bytes| pages_up(*bytes))).collect();
     own.sort_unstable_by(|a, b| b.cmp(a));
-    let next = own.get(usize::try_from(selfs.k).unwrap_or(usize::MAX)).copied().unwrap_or(0);
+    let (next, within) = (own.get(usize::try_from(selfs.k).unwrap_or(usize::MAX)), pages_up(selfs.within));
+    let next = next.copied().unwrap_or(0);
     for ((count, flow), bid) in counts.iter_mut().zip(flows).zip(bids) {
-        let limit = pages(bid.sizes[TIERS - 1]).min(flow.self_full.saturating_sub(next));
-        *count = (*count).max(limit);
+        // A self-deflation that counts only in part does not fall with a larger share.
+        if flow.self_full.saturating_sub(*count) <= within {
+            let limit = pages(bid.sizes[TIERS - 1]).min(flow.self_full.saturating_sub(next));
+            *count = (*count).max(limit);
+        }
     }
 }
 
@@ -219,13 +225,13 @@ fn level(flows: &[Flow], (top, need_top): (u64, u128), pool: u128, selfs: SelfDe
 
 /// The pages that the shares at a level need, including self-deflations.
 fn total(flows: &[Flow], level: u64, selfs: SelfDeflations<'_>) -> u128 {
-    let mut shares = 0;
+    let (mut shares, within) = (0, pages_up(selfs.within));
     let inside = flows.iter().map(|flow| {
         let share = flow.at(level);
         shares += u128::from(share);
-        Bytes::new(flow.self_full.saturating_sub(share))
+        Bytes::new(flow.self_full.saturating_sub(share).min(within))
     });
-    let outside = selfs.outside.iter().map(|bytes| Bytes::new(pages_up(*bytes)));
+    let outside = selfs.outside.iter().map(|bytes| Bytes::new(pages_up(*bytes).min(within)));
     // Every share is visited once, whatever `k` is.
     let own = match selfs.k {
         0 => {

@@ -30,22 +30,22 @@ impl Wish {
     }
 }
 
-/// The pages that these shares need: themselves and the `k` largest self-deflations.
-fn need(wishes: &[Wish], shares: &[u64], k: usize, outside: &[u64]) -> u64 {
+/// The pages that these shares need: themselves and the `k` largest self-deflations, of which at most `within` each count.
+fn need(wishes: &[Wish], shares: &[u64], (k, within): (usize, u64), outside: &[u64]) -> u64 {
     let inside = wishes
         .iter()
         .zip(shares)
         .map(|(wish, share)| if wish.deflates { wish.full().saturating_sub(*share) } else { 0 });
     let mut own: Vec<u64> = inside.chain(outside.iter().copied()).collect();
     own.sort_unstable();
-    shares.iter().sum::<u64>() + own.iter().rev().take(k).sum::<u64>()
+    shares.iter().sum::<u64>() + own.iter().rev().take(k).map(|own| own.min(&within)).sum::<u64>()
 }
 
 /// Everybody begins with its reservation. Tier by tier, the next page goes to the guest that would have it at the lowest level of memory
 /// per share, as long as the need fits into the pool. `None` if not even the reservations fit.
 fn hand_out(pool: u64, wishes: &[Wish], tiers: usize, k: usize, outside: &[u64]) -> Option<Vec<u64>> {
     let mut shares: Vec<u64> = wishes.iter().map(|wish| wish.sizes[0]).collect();
-    if need(wishes, &shares, k, outside) > pool {
+    if need(wishes, &shares, (k, u64::MAX), outside) > pool {
         return None;
     }
     for tier in 1..tiers {
@@ -57,7 +57,7 @@ fn hand_out(pool: u64, wishes: &[Wish], tiers: usize, k: usize, outside: &[u64])
             });
             let Some(next) = next else { break };
             shares[next] += 1;
-            if need(wishes, &shares, k, outside) > pool {
+            if need(wishes, &shares, (k, u64::MAX), outside) > pool {
                 shares[next] -= 1;
                 return Some(shares);
             }
@@ -88,16 +88,16 @@ fn a_wish() -> impl Strategy<Value = Wish> {
     })
 }
 
-fn filled(pool: u64, wishes: &[Wish], k: u32, outside: &[u64]) -> Vec<u64> {
+fn filled(pool: u64, wishes: &[Wish], (k, within): (u32, u64), outside: &[u64]) -> Vec<u64> {
     let bids: Vec<Bid> = wishes.iter().map(|wish| wish.bid()).collect();
     let others: Vec<Bytes> = outside.iter().map(|pages| bytes(*pages)).collect();
-    let shares = fill(bytes(pool), &bids, SelfDeflations { k, outside: &others });
+    let shares = fill(bytes(pool), &bids, SelfDeflations { k, outside: &others, within: bytes(within) });
     shares.iter().map(|share| share.get() / PAGE_4K.bytes().get()).collect()
 }
 
 /// A fill and its oracle can differ by rounding only.
 fn is_that_of_the_oracle(pool: u64, wishes: &[Wish]) -> Result<(), TestCaseError> {
-    let filled = filled(pool, wishes, 0, &[]);
+    let filled = filled(pool, wishes, (0, 0), &[]);
     let expected = oracle(pool, wishes, 0, &[]);
     for (share, expected) in filled.iter().zip(&expected) {
         prop_assert!(share.abs_diff(*expected) <= 1, "{filled:?} instead of {expected:?}");
@@ -122,21 +122,22 @@ proptest! {
     #[test]
     fn self_deflations_fit_or_do_not_count(
         pool in 0..900_u64, wishes in vec(a_wish(), 1..7), k in 1..4_u32, outside in vec(0..60_u64, 0..3),
+        within in prop_oneof![Just(u64::MAX >> 20), 0..90_u64],
     ) {
-        let shares = filled(pool, &wishes, k, &outside);
+        let shares = filled(pool, &wishes, (k, within), &outside);
         let least: u64 = wishes.iter().map(|wish| wish.sizes[0]).sum();
         prop_assert!(shares.iter().sum::<u64>() <= pool.max(least), "{shares:?}");
         let k = usize::try_from(k).unwrap();
         // Nobody's memory in use is short because of them.
-        let alone = filled(pool, &wishes, 0, &[]);
+        let alone = filled(pool, &wishes, (0, 0), &[]);
         if shares != alone {
-            let now = need(&wishes, &shares, k, &outside);
+            let now = need(&wishes, &shares, (k, within), &outside);
             prop_assert!(now <= pool, "{shares:?}");
             // A guest has all that it can have at no cost to others.
             for i in (0..wishes.len()).filter(|i| shares[*i] < wishes[*i].full()) {
                 let mut raised = shares.clone();
                 raised[i] += 1;
-                prop_assert!(need(&wishes, &raised, k, &outside) > now, "{shares:?}, and one more for {i}");
+                prop_assert!(need(&wishes, &raised, (k, within), &outside) > now, "{shares:?}, and one more for {i}");
             }
         }
         for ((share, alone), wish) in shares.iter().zip(alone).zip(&wishes) {
@@ -146,10 +147,10 @@ proptest! {
 
     #[test]
     fn more_shares_never_mean_less(pool in 0..900_u64, wishes in vec(a_wish(), 1..7), more in 1..5_000_u32) {
-        let few = filled(pool, &wishes, 0, &[]);
+        let few = filled(pool, &wishes, (0, 0), &[]);
         let mut richer = wishes;
         richer[0].shares += more;
-        let many = filled(pool, &richer, 0, &[]);
+        let many = filled(pool, &richer, (0, 0), &[]);
         prop_assert!(many[0] + 1 >= few[0], "{many:?} instead of {few:?}");
     }
 
@@ -158,12 +159,12 @@ proptest! {
     fn a_wish_takes_nothing_from_earlier_tiers(
         pool in 0..900_u64, wishes in vec(a_wish(), 2..7), tier in 1..TIERS, more in 1..60_u64,
     ) {
-        let plain = filled(pool, &wishes, 0, &[]);
+        let plain = filled(pool, &wishes, (0, 0), &[]);
         let mut greedy = wishes.clone();
         for size in &mut greedy[0].sizes[tier..] {
             *size += more;
         }
-        let shares = filled(pool, &greedy, 0, &[]);
+        let shares = filled(pool, &greedy, (0, 0), &[]);
         for i in 1..wishes.len() {
             let before = plain[i].min(wishes[i].sizes[tier - 1]);
             prop_assert!(shares[i] + 1 >= before, "{shares:?} instead of {plain:?}");
@@ -179,9 +180,9 @@ fn memory_in_use_comes_before_anybodys_cache() {
         deflates: false,
     };
     // 300 + 900 in use of 1300: 100 are left for 200 + 0 of cache.
-    assert_eq!(filled(1300, &[wish(300, 200), wish(900, 0)], 0, &[]), [400, 900]);
+    assert_eq!(filled(1300, &[wish(300, 200), wish(900, 0)], (0, 0), &[]), [400, 900]);
     // 300 + 900 of 1000: the larger one gives.
-    assert_eq!(filled(1000, &[wish(300, 200), wish(900, 0)], 0, &[]), [300, 700]);
+    assert_eq!(filled(1000, &[wish(300, 200), wish(900, 0)], (0, 0), &[]), [300, 700]);
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn others_run_dry(config: &Config, witness: &Witness, seen: &Snapshot, guests: &
     let fixed =
         u128::from(seen.host.beside_guests().get()) + u128::from(config.reserve_of(seen.host.capacity).get());
     let taken = match config.commitment {
-        Commitment::Strict => strict_need(config, guests),
+        Commitment::Strict => strict_need(config, witness, guests),
         Commitment::Elastic => {
             let costs: u128 = guests.iter().map(Known::costs).sum();
             costs + u128::from(witness.surge.recent.get())

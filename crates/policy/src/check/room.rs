@@ -45,7 +45,7 @@ impl Room {
         let other = u128::from(seen.host.beside_guests().get());
         let fixed = other + u128::from(config.reserve_of(capacity).get());
         let k = places(config);
-        let selfs = Selfs::new(k, guests);
+        let selfs = Selfs::new(k, config.self_deflation_within.most(witness.self_deflation.peak), guests);
         let (mut reach, mut strict, mut costs, mut exposures) = (0, 0, 0, 0);
         let mut growth = u128::from(witness.growth.get());
         for guest in guests {
@@ -135,9 +135,10 @@ fn lacks_memory(guest: &Known<'_>) -> bool {
 }
 
 /// Σ strict costs before the plan, with the k largest self-deflations.
-pub fn strict_need(config: &Config, guests: &[Known<'_>]) -> u128 {
+pub fn strict_need(config: &Config, witness: &Witness, guests: &[Known<'_>]) -> u128 {
     let costs: u128 = guests.iter().map(|guest| guest.strict_cost(guest.held())).sum();
-    costs + Selfs::new(places(config), guests).sum
+    let within = config.self_deflation_within.most(witness.self_deflation_at_most.peak);
+    costs + Selfs::new(places(config), within, guests).sum
 }
 
 fn places(config: &Config) -> usize {
@@ -147,9 +148,10 @@ fn places(config: &Config) -> usize {
     }
 }
 
-/// The self-deflations of all guests, and the sum of the k largest.
+/// The self-deflations of all guests, and the sum of the k largest, as far as each counts.
 struct Selfs {
     k: usize,
+    within: u64,
     own: Vec<u64>,
     /// All of them, the largest on top. An outdated entry is corrected when it comes up.
     by_size: BinaryHeap<(u64, usize)>,
@@ -157,13 +159,14 @@ struct Selfs {
 }
 
 impl Selfs {
-    fn new(k: usize, guests: &[Known<'_>]) -> Self {
+    fn new(k: usize, within: Bytes, guests: &[Known<'_>]) -> Self {
+        let within = within.get();
         if k == 0 {
-            return Self { k, own: Vec::new(), by_size: BinaryHeap::new(), sum: 0 };
+            return Self { k, within, own: Vec::new(), by_size: BinaryHeap::new(), sum: 0 };
         }
         let own: Vec<u64> = guests.iter().map(Known::self_deflation).collect();
         let by_size = own.iter().enumerate().filter(|(_, own)| **own > 0).map(|(i, own)| (*own, i)).collect();
-        let mut selfs = Self { k, own, by_size, sum: 0 };
+        let mut selfs = Self { k, within, own, by_size, sum: 0 };
         selfs.sum = selfs.sum_if(usize::MAX, 0);
         selfs
     }
@@ -187,8 +190,10 @@ impl Selfs {
             }
         }
         let own = if self.own.get(index).is_some_and(|own| *own > 0) { own } else { 0 };
-        let least = largest.get(self.k - 1).map_or(0, |(size, _)| *size);
-        let sum: u128 = largest.iter().map(|(size, _)| u128::from(*size)).sum();
+        let counted = |size: &u64| (*size).min(self.within);
+        let own = counted(&own);
+        let least = largest.get(self.k - 1).map_or(0, |(size, _)| counted(size));
+        let sum: u128 = largest.iter().map(|(size, _)| u128::from(counted(size))).sum();
         self.by_size.extend(largest);
         self.by_size.extend(aside);
         sum + u128::from(own.saturating_sub(least))

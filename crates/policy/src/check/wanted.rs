@@ -113,7 +113,7 @@ fn needed(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'
             let void: u128 = guests.iter().map(|guest| number(guest.void)).sum();
             let need = number(host.beside_guests())
                 + number(reserve)
-                + super::room::strict_need(config, guests)
+                + super::room::strict_need(config, witness, guests)
                 + void;
             // A commitment that is not kept no longer protects the host: its free memory counts, too.
             let is_kept = need <= number(host.capacity);
@@ -177,7 +177,8 @@ impl Pledge {
                     guests.iter().filter(|g| g.deflates_itself()).map(|g| g.seen.told.full.get()).collect();
                 full.sort_unstable();
                 let k = usize::try_from(config.self_deflations).unwrap_or(usize::MAX);
-                full.iter().rev().take(k).map(|full| u128::from(*full)).sum()
+                let most = config.self_deflation_within.most(witness.self_deflation_at_most.peak).get();
+                full.iter().rev().take(k).map(|full| u128::from((*full).min(most))).sum()
             }
             Commitment::Elastic => growth(config, witness, guests),
         };

@@ -52,6 +52,7 @@ pub fn looks(witness: &mut Witness, config: &Config, seen: &Snapshot) {
     };
     look_at_ksm(witness, config, seen);
     keep_present(witness, seen);
+    let mut deflated = Bytes::ZERO;
     for (guest, (_, witnessed)) in seen.guests.iter().zip(&mut witness.guests) {
         let mut orders = seen.orders.iter().filter(|order| order.guest == guest.id);
         let is_ordered = !seen.orders.is_empty() && obey(witnessed, &mut orders);
@@ -65,6 +66,7 @@ pub fn looks(witness: &mut Witness, config: &Config, seen: &Snapshot) {
         grown = grown.saturating_add(by);
         witnessed.footprint = footprint.or(witnessed.footprint);
         look_at(witnessed, guest, elapsed_before, now);
+        deflated = deflated.saturating_add(deflated_itself_by(witnessed, guest, now));
         super::gain::look(witnessed, guest, now);
         let watches = config.mode == Mode::Manage && !is_ordered && witnessed.hold.is_none();
         if watches && is_foreign(config, guest, witnessed, now) {
@@ -77,6 +79,12 @@ pub fn looks(witness: &mut Witness, config: &Config, seen: &Snapshot) {
         witness.other = seen.host.lasting_other();
     }
     witness.seen_at = Some(now);
+    let surge = |before: Surge, within| {
+        let recent = fallen(before.recent, elapsed, within).saturating_add(deflated);
+        Surge { recent, peak: fallen(before.peak, elapsed, MEMORY).max(recent) }
+    };
+    witness.self_deflation = surge(witness.self_deflation, SHORTEST);
+    witness.self_deflation_at_most = surge(witness.self_deflation_at_most, LONGEST);
     witness.growth = fallen(witness.growth, elapsed, SHORTEST).saturating_add(grown);
     let recent = fallen(witness.surge.recent, elapsed_before, LONGEST).saturating_add(grown);
     witness.surge = Surge { recent, peak: fallen(witness.surge.peak, elapsed, MEMORY).max(recent) };
@@ -163,8 +171,10 @@ pub fn lasting(witness: Witness, now: Moment) -> Witness {
         (id, lasting)
     });
     let surge = Surge { recent: Bytes::ZERO, peak: witness.surge.peak };
+    let deflation = Surge { recent: Bytes::ZERO, peak: witness.self_deflation_at_most.peak };
     Witness {
         surge,
+        self_deflation_at_most: deflation,
         ksm_written: witness.ksm_written,
         ksm_tried: witness.ksm_tried,
         ksm_is_anothers: witness.ksm_is_anothers,
@@ -286,6 +296,14 @@ fn write(witnessed: &mut Witnessed, guest: &GuestSeen, target: Bytes, now: Momen
 /// The check let a target be written: a hold for a foreign movement has ended.
 fn end_foreign(witnessed: &mut Witnessed) {
     witnessed.hold = witnessed.hold.filter(|hold| !matches!(hold.keeps, Keeps::Foreign { .. }));
+}
+
+/// What a guest took by deflating its own balloon since the last snapshot.
+fn deflated_itself_by(witnessed: &Witnessed, guest: &GuestSeen, now: Moment) -> Bytes {
+    let asked = witnessed.target.unwrap_or(witnessed.was).max(witnessed.was);
+    let is_new = witnessed.told_since.is_none_or(|since| since == now);
+    let is_known = guest.deflates_itself() && !is_new && !guest.told.reset;
+    if is_known { witnessed.actual.saturating_sub(asked) } else { Bytes::ZERO }
 }
 
 /// Whether somebody else must have moved the guest's balloon since the last snapshot.

@@ -7,7 +7,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use memtide_guest::{Course, File, Kernel, Program, Spec};
-use memtide_model::{Amount, Bytes, Class, Commitment, Config, Fence, KsmMode, Limit, Span};
+use memtide_model::{
+    Amount, Bytes, Class, Commitment, Config, Fence, KsmMode, Limit, SelfDeflationWithin, Span,
+};
 
 use super::Scenario;
 use crate::setup::{Fault, FaultKind, GuestSetup, HostSpec, Lie, Setup, WhenFull};
@@ -141,6 +143,13 @@ fn memtide(config: &Config, only: Option<Commitment>) -> String {
             ("commitment", commitment),
             ("reserve", unless(config.reserve, default.reserve, reserve)),
             ("self_deflations", unless(config.self_deflations, default.self_deflations, |k| k.to_string())),
+            (
+                "self_deflation_within",
+                unless(config.self_deflation_within, default.self_deflation_within, |most| match most {
+                    SelfDeflationWithin::Whole => quoted("whole"),
+                    SelfDeflationWithin::Size(bytes) => size(bytes),
+                }),
+            ),
             (
                 "growth_prior",
                 unless(config.growth_prior, default.growth_prior, |prior| quoted(&prior.to_string())),

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use memtide_guest::{Course, File as FileSpec, Kernel, Program as ProgramSpec, Spec};
 use memtide_model::{
-    Amount, Budget, Bytes, Class, Commitment, Config, Fence, KsmMode, Limit, MIB, ParseShareError, Share,
-    Span,
+    Amount, Budget, Bytes, Class, Commitment, Config, Fence, KsmMode, Limit, MIB, ParseShareError,
+    ParseWithinError, Share, Span,
 };
 use serde::Deserialize;
 use toml::Spanned;
@@ -77,6 +77,7 @@ struct Memtide {
     commitment: Option<Commitment>,
     reserve: Option<Spanned<String>>,
     self_deflations: Option<u32>,
+    self_deflation_within: Option<Spanned<String>>,
     growth_prior: Option<Spanned<String>>,
     squeeze_every: Option<Time>,
     ksm: Option<KsmMode>,
@@ -300,6 +301,12 @@ impl Memtide {
             };
         }
         config.self_deflations = self.self_deflations.unwrap_or(config.self_deflations);
+        if let Some(within) = &self.self_deflation_within {
+            let wrong = |error: ParseWithinError| {
+                Mistake::at(text, &within.span(), format!("self_deflation_within: {error}"))
+            };
+            config.self_deflation_within = within.get_ref().parse().map_err(wrong)?;
+        }
         if let Some(prior) = &self.growth_prior {
             let wrong =
                 |error: ParseShareError| Mistake::at(text, &prior.span(), format!("growth_prior: {error}"));
