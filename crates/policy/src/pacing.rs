@@ -12,8 +12,8 @@
 //! 8. a balloon that inflates below the guest's present need stops at that need;
 //! 9. if a guest was reset, or deflated its own balloon and no longer uses the memory, its target is written again: drivers look at it only
 //!    then. If the guest uses the memory, an elastic target follows;
-//! 10. when nothing is wanted, spare memory that is not expected to be used soon is handed out for comfort, 30 s after the last change (strict:
-//!     only if it suffices for all limits), unless guests are squeezed by the clock.
+//! 10. when nothing is wanted, spare memory that is not expected to be used soon is handed out for comfort, 30 s after the last change, if it
+//!     suffices for all limits, unless guests are squeezed by the clock.
 //!
 //! In an emergency, guests grow only for memory in use. Every step starts from the pending target, not from the lagging actual.
 //!
@@ -231,9 +231,8 @@ impl Comfort {
     fn new(scene: &Scene, guests: &[Guest<'_>]) -> Self {
         let lacks = |guest: &Guest<'_>| guest.bounds.limit().saturating_sub(guest.entry.held);
         let all = Bytes::sum(guests.iter().filter(|guest| has_use(scene, guest)).map(lacks));
-        // Strict: memory that was granted without need would have to be taken back for the next guest in need.
-        let is_ample = scene.commitment == Commitment::Elastic || all <= scene.ledger.calm;
-        let may = is_ample && scene.wanted().is_zero() && !scene.emergency && scene.squeeze_every.is_none();
+        // Memory that was granted without need would have to be taken back for the next guest in need.
+        let may = all <= scene.ledger.calm && scene.wanted().is_zero() && !scene.emergency && scene.squeeze_every.is_none();
         let spare = if may { scene.ledger.calm } else { Bytes::ZERO };
         let shares = guests
             .iter()
