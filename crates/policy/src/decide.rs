@@ -121,7 +121,7 @@ fn hear(guest: &mut Guest<'_>, now: Moment) {
     (guest.next.search, guest.heard) = search::listen(
         (guest.before, &guest.next),
         &guest.need,
-        (has_size, guest.is_full(), excused),
+        (at_target, has_size, guest.is_full(), excused),
         fair,
         now,
     );

@@ -190,11 +190,7 @@ fn donor(scene: &Scene, guest: &Guest<'_>, index: usize, left: Left) -> Donor {
         Commitment::Strict => idle,
         Commitment::Elastic => idle.min(guest.entry.touched().saturating_sub(floor(scene, guest, cache))),
     };
-    let has = match scene.commitment {
-        Commitment::Strict => from,
-        Commitment::Elastic => from.min(guest.entry.touched()),
-    };
-    let counts = probe::may_give(guest, has);
+    let counts = probe::may_give(guest, has(scene, guest));
     Donor { index, from, size: from, cache, idle, pieces: Bytes::ZERO, counts, urgent: false }
 }
 
@@ -305,7 +301,8 @@ fn squeeze_one(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
         {
             return Bytes::ZERO;
         }
-        search::may_try(&guest.next.search, &guest.need, guest.full, scene.now)
+        let all = search::may_try(&guest.next.search, &guest.need, guest.full, scene.now);
+        all.min(has(scene, guest).saturating_sub(share_beside_cache(scene, guest)))
     };
     // Guests whose scans prove nothing come first, and those that were hurt before last; of the others, those whose cache is likely to be cold.
     let key = |guest: &Guest<'_>| {
@@ -318,9 +315,28 @@ fn squeeze_one(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
     let guest = &mut guests[donor.index];
     let able = may_take(guest);
     let step = search::gentle_step(able);
-    let step = step.max(scene.unmet.min(able)).min(left.all.max(LEAST_STEP)).max(guest.dead_band()).min(able);
+    // Others' cache can wait for the next step.
+    let step = step.max(scene.unmet.min(able));
+    let step = step.min(left.all.max(LEAST_STEP)).max(guest.dead_band()).min(able);
     let step = step.min(probe::may_give(guest, floor(scene, guest, donor.cache)));
     squeeze(scene, guest, donor, step, step, true);
+}
+
+/// What a guest has to give: strict, the size that it was asked to keep; elastic, what it has touched of it.
+fn has(scene: &Scene, guest: &Guest<'_>) -> Bytes {
+    match scene.commitment {
+        Commitment::Strict => guest.entry.target,
+        Commitment::Elastic => guest.entry.target.min(guest.entry.touched()),
+    }
+}
+
+/// What a guest keeps in any case while others lack only page cache: its fair share.
+fn share_beside_cache(scene: &Scene, guest: &Guest<'_>) -> Bytes {
+    if !scene.wanted_for_use().is_zero() || scene.emergency {
+        return Bytes::ZERO;
+    }
+    // What the commitment lacks is not only for cache.
+    if scene.ledger.room.short.is_zero() { guest.entitlement } else { Bytes::ZERO }
 }
 
 /// Takes a step of page cache: its agent is asked for `trim`.
@@ -346,7 +362,8 @@ fn squeeze(
     let size = floor(scene, guest, donor.cache);
     // Its kernel may keep less free than was assumed. In need, the step counts.
     let in_need = donor.from.saturating_sub(step).max(floor(scene, guest, Bytes::ZERO));
-    donor.size = donor.size.min(if is_gentle { size } else { size.min(in_need) });
+    let size = if is_gentle { size.max(share_beside_cache(scene, guest)) } else { size.min(in_need) };
+    donor.size = donor.size.min(size);
     search::take(&mut guest.next.search, &guest.need, donor.cache, is_gentle, scene.now);
     guest.is_squeezed = true;
 }
