@@ -21,7 +21,7 @@ use std::cmp::Reverse;
 
 use memtide_model::{Bytes, Commitment, HostState, Moment, Reason, Span};
 
-use crate::constants::{BEYOND_GIVEN, GENTLE, HURT_PAUSE, LEAST_HEADROOM, LEAST_STEP, PIECES, TOLERANCE};
+use crate::constants::{GENTLE, HURT_PAUSE, LEAST_HEADROOM, LEAST_STEP, PIECES, TOLERANCE};
 use crate::guest::Guest;
 use crate::scene::Scene;
 use crate::wish::Wish;
@@ -198,7 +198,7 @@ fn donor(scene: &Scene, guest: &Guest<'_>, index: usize, left: Left) -> Donor {
 pub(crate) fn floor(scene: &Scene, guest: &Guest<'_>, cache: Bytes) -> Bytes {
     let keeps = match guest.need.used {
         Some(used) if scene.emergency => {
-            let used = used.saturating_sub(BEYOND_GIVEN.of(guest.need.cache_beyond));
+            let used = used.saturating_sub(guest.need.cache_beyond);
             Bytes::sum([used, LEAST_HEADROOM, cache])
         }
         // A guest that cannot deflate its own balloon would kill a program. In an emergency, the host would kill a guest.
@@ -207,7 +207,7 @@ pub(crate) fn floor(scene: &Scene, guest: &Guest<'_>, cache: Bytes) -> Bytes {
     };
     // Strict: a guest lacks cache only within its fair share, so others hold as much beyond theirs. Memory in use cannot wait.
     let share = match scene.commitment {
-        Commitment::Strict if scene.wanted_for_use().is_zero() => guest.entitlement,
+        Commitment::Strict if scene.wanted_for_use().is_zero() && !scene.emergency => guest.entitlement,
         _ => Bytes::ZERO,
     };
     guest.bounds.clamp(keeps).max(share)
@@ -375,7 +375,7 @@ fn last_of_cache(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left
     }
     for donor in donors.iter_mut().filter(|donor| donor.cache < LEAST_STEP) {
         let guest = &guests[donor.index];
-        let most = if guest.class.squeeze { BEYOND_GIVEN.of(guest.need.cache_beyond) } else { Bytes::ZERO };
+        let most = if guest.class.squeeze { guest.need.cache_beyond } else { Bytes::ZERO };
         let gives = most.min(left.for_used.max(guest.dead_band()));
         if left.for_used.is_zero() || gives < least_worth(scene, guest) {
             continue;
