@@ -453,7 +453,13 @@ fn wish(scene: &Scene, guests: &[Guest<'_>], donor: &Donor, wanted: Bytes) -> Op
     let size = if donor.urgent || guest.is_squeezed {
         donor.size
     } else {
-        donor.size.max(donor.from.saturating_sub(gentle(guest, scene.now)))
+        let gentle = donor.from.saturating_sub(gentle(guest, scene.now));
+        let lately = guest.before.target_set_at.is_some_and(|at| scene.now.since(at) < Span::from_secs(1));
+        // What has to wait waits for a whole second: each target is work for the guest.
+        if lately && donor.size < gentle {
+            return None;
+        }
+        donor.size.max(gentle)
     };
     let target = size.max(guest.bounds.reservation()).round_down(guest.step());
     let less = target.saturating_add(least_worth(scene, guest)) <= donor.from;
