@@ -82,6 +82,12 @@ pub struct Witnessed {
     pub grew: Bytes,
     /// The counters of stalls, swapping and kills in the last fresh statistics, added up.
     pub signs: u64,
+    /// The programs that the guest had killed for lack of memory, by the last fresh statistics and its agent.
+    #[serde(skip_serializing_if = "is_none_killed", default)]
+    pub killed: u64,
+    /// Whether they have become more since the snapshot before.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub kills: bool,
     /// Since when the guest has been content: a large part of its memory was free, and no sign of want was seen.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub content_since: Option<Moment>,
@@ -99,6 +105,11 @@ pub struct Witnessed {
     /// The operator's order, or somebody else's movement of its balloon.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub hold: Option<Hold>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_none_killed(killed: &u64) -> bool {
+    *killed == 0
 }
 
 /// After a write without a known result, a state says until when it is in doubt: this many milliseconds later.

@@ -197,9 +197,6 @@ pub const BLIND_KEEPS: Part = Part::new(1, 16);
 /// Without urgency, a guest gives at most this part of its size a second: inflation takes its CPU time.
 /// Pinned by: scenarios/stream-slow.toml (doubled), scenarios/wrong-winner.toml (halved).
 pub const GENTLE: Part = Part::new(1, 8);
-/// This part of the page cache that a guest's kernel does not call available can be had for memory that others use, and in an emergency.
-/// Pinned by: scenarios/bursts-no-deflate.toml (off).
-pub const BEYOND_GIVEN: Part = Part::new(1, 2);
 /// Cache is granted at the earliest this long after a change, so that guests do not take turns. Source: decision 0004.
 /// Pinned by: scenarios/stream-slow.toml (off), scenarios/host-swaps.toml (doubled).
 pub const CACHE_WAITS: Span = Span::from_secs(5);

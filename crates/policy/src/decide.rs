@@ -10,6 +10,7 @@ use crate::envelope::{self, Growth};
 use crate::guest::Guest;
 use crate::report::report;
 use crate::scene::Scene;
+use crate::search::Arrived;
 use crate::tmpfs::Bound;
 use crate::{
     activity, agent, fetch, hold, ksm, need, pacing, phases, probe, search, sharing, split, stuck, tmpfs,
@@ -109,8 +110,11 @@ fn gather<'a>(
 
 /// Hears the search of a guest.
 fn hear(guest: &mut Guest<'_>, now: Moment) {
-    let at_target = stuck::at_target(&guest.entry);
-    let has_size = at_target && guest.entry.held >= guest.need.with(guest.before.search.needs);
+    let arrived = match stuck::at_target(&guest.entry) {
+        false => Arrived::No,
+        true if guest.entry.held >= guest.need.with(guest.before.search.needs) => Arrived::Size,
+        true => Arrived::Balloon,
+    };
     let excused = guest.next.inflating_at.is_some_and(|at| now.since(at) < SCANS_SETTLE);
     let fair = guest.by_shares.saturating_sub(guest.need.in_use());
     if guest.is_stuck(now) {
@@ -121,7 +125,7 @@ fn hear(guest: &mut Guest<'_>, now: Moment) {
     (guest.next.search, guest.heard) = search::listen(
         (guest.before, &guest.next),
         &guest.need,
-        (at_target, has_size, guest.is_full(), excused),
+        (arrived, guest.is_full(), excused),
         fair,
         now,
     );

@@ -5,13 +5,14 @@
 //!    returns, from as many guests as it takes. It is not counted on: others give as if it did not come;
 //! 2. page cache that its guest was not seen to need. Urgently: from all guests at once, in proportion to what is likely to be cold
 //!    ([`crate::activity`]); then needed cache, too, for
-//!    used memory that others lack, or in an emergency. Else: from one guest at a time, in steps that are watched ([`crate::search`]);
-//! 3. for used memory that others lack: half of the page cache that its kernel does not call available, once no other is left; then
+//!    used memory that others lack, or in an emergency. Else: from one guest at a time, in steps that are watched ([`crate::search`]); as long as
+//!    others lack only page cache, and the commitment is kept, not from its fair share;
+//! 3. for used memory that others lack: the page cache that its kernel does not call available, once no other is left; then
 //!    memory beyond the fair share.
 //!
 //! Memory under way already counts. Memory that splits of torn huge pages should return counts, too, but not against idle memory
 //! ([`crate::split`]). A guest that lacks memory itself gives nothing. Without urgency, a guest gives at most 1/8 of its size
-//! a second: inflation takes its CPU time. In an emergency, headroom shrinks to 16 MiB. If no guest lacks memory in use, nobody gives before
+//! a second, in one step: inflation takes its CPU time, and each target is work. In an emergency, headroom shrinks to 16 MiB, and no share keeps page cache. If no guest lacks memory in use, nobody gives before
 //! the first statistics of all guests have come: otherwise the first guests to report would give for the others, too. Guests that report
 //! freed memory are asked for idle memory only as far as it is urgent. Growing guests are not asked if nothing is urgent.
 //!

@@ -17,7 +17,8 @@
 //! - A movement is not foreign if memtide's own command, a reset or memory hot-plug can explain it.
 //! - A foreign movement holds the guest at its new size until the operator says otherwise, even during a hold that would end by
 //!   itself.
-//! - A foreign hold ends when another guest *runs dry* and cannot get memory otherwise. That guest has less left than its recent
+//! - A foreign hold ends when its guest kills one of its own programs for lack of memory: whoever set the size did not mean that.
+//! - It ends when another guest *runs dry* and cannot get memory otherwise. That guest has less left than its recent
 //!   growth plus half of its least headroom, and it starves for used memory. All such guests together lack more than can be
 //!   granted now and the others hold idle. It also ends when the host is in an emergency, and all others together cannot give what
 //!   it lacks without memory that they use. An operator's hold does not end this way, nor does a foreign one within the operator's
@@ -112,6 +113,11 @@ pub fn end_foreign(config: &Config, state: &State, scene: &Scene, seen: &Snapsho
     let may_end = |guest: &Guest<'_>| is_foreign(guest.was_held, now) && is_foreign(guest.next.hold, now);
     if config.mode == Mode::Observe || !guests.iter().any(may_end) {
         return;
+    }
+    for guest in guests.iter_mut().filter(|guest| may_end(guest) && guest.ends_free()) {
+        if guest.need.evidence.is_some_and(|evidence| evidence.kills) {
+            guest.is_managed_again((Some(guest.seen.id.clone()), headroom_floor(guest.full)));
+        }
     }
     let dry = guests.iter().filter(|guest| guest.is_managed());
     let lacks = Bytes::sum(dry.clone().filter_map(runs_dry));

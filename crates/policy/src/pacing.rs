@@ -232,7 +232,10 @@ impl Comfort {
         let lacks = |guest: &Guest<'_>| guest.bounds.limit().saturating_sub(guest.entry.held);
         let all = Bytes::sum(guests.iter().filter(|guest| has_use(scene, guest)).map(lacks));
         // Memory that was granted without need would have to be taken back for the next guest in need.
-        let may = all <= scene.ledger.calm && scene.wanted().is_zero() && !scene.emergency && scene.squeeze_every.is_none();
+        let may = all <= scene.ledger.calm
+            && scene.wanted().is_zero()
+            && !scene.emergency
+            && scene.squeeze_every.is_none();
         let spare = if may { scene.ledger.calm } else { Bytes::ZERO };
         let shares = guests
             .iter()

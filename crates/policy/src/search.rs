@@ -34,12 +34,23 @@ pub enum Heard {
     Refuted,
 }
 
-/// Listens to a guest. `at_target`: its balloon has arrived; `has_size`: and it has the size for its needed cache; `is_full`: little more is free in it than
+/// How far a guest's last step has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Arrived {
+    /// Its balloon moves.
+    No,
+    /// Its balloon has arrived: what was taken is taken.
+    Balloon,
+    /// And it has the size for its needed cache.
+    Size,
+}
+
+/// Listens to a guest. `arrived`: its last step; `is_full`: little more is free in it than
 /// its kernel keeps; `is_excused`: its balloon was inflating a moment ago; `fair`: the cache that fits into its fair share.
 pub fn listen(
     (before, next): (&GuestState, &GuestState),
     need: &Need,
-    (at_target, has_size, is_full, is_excused): (bool, bool, bool, bool),
+    (arrived, is_full, is_excused): (Arrived, bool, bool),
     fair: Bytes,
     now: Moment,
 ) -> (Search, Option<Heard>) {
@@ -61,16 +72,17 @@ pub fn listen(
         if is_short {
             search.needs = search.needs.max(fair).max(need.cache_held.saturating_add(LEAST_GRANT));
         }
-        if is_short || (has_size && search.needs > need.cache_held.saturating_add(LEAST_STEP)) {
+        if is_short || (arrived == Arrived::Size && search.needs > need.cache_held.saturating_add(LEAST_STEP))
+        {
             search.trial = Some(granted(need, now));
         }
         return (search, None);
     };
-    let has_arrived = match trial.kind {
-        TrialKind::Taken => at_target,
-        TrialKind::Granted => has_size,
+    let wanted = match trial.kind {
+        TrialKind::Taken => Arrived::Balloon,
+        TrialKind::Granted => Arrived::Size,
     };
-    if has_arrived && trial.arrived_at.is_none() {
+    if arrived >= wanted && trial.arrived_at.is_none() {
         trial.arrived_at = Some(now);
     }
     let trial = *trial;
@@ -82,7 +94,8 @@ pub fn listen(
     };
     let scans = |least: Bytes| scanned >= SCANS && scanned >= least;
     // Until a guest has filled a grant, and once others have taken of it, it reads again what it lost.
-    let is_filled = has_size && is_full && need.cache_held.saturating_add(TOLERANCE) >= search.needs;
+    let is_filled =
+        arrived == Arrived::Size && is_full && need.cache_held.saturating_add(TOLERANCE) >= search.needs;
     match trial.kind {
         TrialKind::Taken if (waited >= FOLLOWS && need.stalls) || scans(Bytes::ZERO) => {
             search.needs = trial.from;

@@ -384,7 +384,10 @@ impl<'a> Bench<'a> {
         }
         holds::is_foreign(guest.hold(), seen.taken_at)
             && holds::stays_or_shrinks(guest, request)
-            && *self.may_end_holds.get_or_insert_with(|| holds::may_end(config, witness, seen, &self.guests))
+            && (guest.record.kills
+                || *self
+                    .may_end_holds
+                    .get_or_insert_with(|| holds::may_end(config, witness, seen, &self.guests)))
     }
 
     fn judge_sharing(&mut self, index: usize, shares: bool) -> Option<Violation> {

@@ -227,7 +227,7 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
     follow(witnessed, keeps.abs_diff(asked), guest.told.fence.is_some(), now);
     let stats = guest.told.stats.fresh().filter(|_| guest.has_driver());
     let Some((stats, available)) = stats.and_then(|stats| Some((stats, stats.available?))) else {
-        witnessed.content_since = None;
+        (witnessed.content_since, witnessed.kills) = (None, false);
         return;
     };
     let was_reset = witnessed.reset_at.is_some_and(|at| now.since(at) < RESET);
@@ -255,6 +255,10 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
         && left > growth.saturating_add(full.mul_div(1, 4))
         && signs == witnessed.signs;
     witnessed.signs = signs;
+    let agent = guest.told.agent.fresh().map_or(0, |agent| agent.counters.oom_kills);
+    let killed = count(stats.oom_kills).wrapping_add(agent);
+    witnessed.kills = witnessed.told_since.is_some_and(|since| since != now) && killed > witnessed.killed;
+    witnessed.killed = killed;
     witnessed.content_since = witnessed.content_since.or(Some(now)).filter(|_| has_plenty);
 }
 

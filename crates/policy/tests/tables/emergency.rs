@@ -1,6 +1,8 @@
 //! The host is low and not covered: the guests that give, and their floors.
 
-use memtide_model::{Absence, Bytes, Class, GuestSeen, HostState, Reading, Reason, Request, State};
+use memtide_model::{
+    Absence, Bytes, Class, GuestSeen, HostState, Reading, Reason, Request, SelfDeflationWithin, State,
+};
 
 use super::{Config, deflating, line, targets, tick, with_classes};
 use crate::common::{but, config, elastic, guest, id, mib, snapshot};
@@ -115,7 +117,8 @@ fn memory_on_its_way_is_not_asked_for_twice() {
 /// The targets of "a" within a minute if it obeys at once: 4 GiB, 100 used, 300 kept at first.
 fn minute_of_a_large_guest(capacity: u64, other: u64) -> Vec<(u64, u64)> {
     // Growing into its own self-deflation costs "a" nothing: it could take back all that it gives.
-    let config = Config { self_deflations: 1, ..config() };
+    let whole = SelfDeflationWithin::Whole;
+    let config = Config { self_deflations: 1, self_deflation_within: whole, ..config() };
     let mut state = State::default();
     let (mut actual, mut changes) = (300, Vec::new());
     for second in 1..60 {
@@ -168,9 +171,9 @@ fn nobody_gives_for_a_self_deflation_that_can_never_fit() {
 
 #[test]
 fn strict_takes_what_was_never_touched_where_the_rest_is_too_little() {
-    // Both hold 1000, have touched 200 and use 150: 2120 of 520, on a host that is low. Half of
-    // 520 − 120 each.
+    // Both hold 1000, have touched 200 and use 150: 2120 of 520, on a host that is low. 520 − 120 are left to them, and each may be left with
+    // 150 + 16.
     let low = |name| but(guest(name, 1000, 150), |guest| guest.cost.footprint = Reading::now(mib(260)));
     let taken = taken(&config(), 520, vec![low("a"), low("b")]);
-    assert_eq!(taken, [give("a", 200, 200), give("b", 200, 200)]);
+    assert_eq!(taken, [give("a", 166, 166), give("b", 234, 166)]);
 }

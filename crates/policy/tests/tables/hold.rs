@@ -146,6 +146,25 @@ fn a_foreign_hold_ends_when_another_guest_runs_dry() {
 }
 
 #[test]
+fn a_foreign_hold_ends_when_its_guest_kills_a_program() {
+    // Nobody else lacks anything, and 2 GiB are free.
+    let seen = |millis, kills| {
+        let b = told(guest("a", 400, 390), |stats| stats.oom_kills = Some(kills));
+        snapshot(millis, 4096, vec![b, guest("b", 1024, 100)])
+    };
+    for config in [config(), elastic()] {
+        let mut state = super::known(&config, &seen(1000, 3));
+        memory(&mut state, "a").hold = hold(Keeps::Foreign { from: mib(500), held_until: None }, None);
+        let quiet = tick(&config, &state, &seen(60_000, 3));
+        assert!(matches!(line(&quiet, "a").verdict, Verdict::Held(_)));
+        let kills = tick(&config, &state, &seen(60_000, 4));
+        assert_eq!(line(&kills, "a").verdict, Verdict::HoldEnds { lacking: Some(id("a")), lacks: mib(32) });
+        let after = tick(&config, &kills.state, &seen(61_000, 5));
+        assert!(targets(&after).iter().any(|(name, target)| *name == "a" && *target > 400), "{after:?}");
+    }
+}
+
+#[test]
 fn a_foreign_hold_is_respected_as_long_as_others_have_what_they_use() {
     let is_held = |(decision, _): (Decision, State)| {
         let held = matches!(line(&decision, "a").verdict, Verdict::Held(_));

@@ -1,13 +1,17 @@
 //! The room that a commitment leaves: strict and elastic.
 
-use memtide_model::{Absence, Amount, Bytes, Config, GuestSeen, Hotplug, Reading, Share, Snapshot, State};
+use memtide_model::{
+    Absence, Amount, Bytes, Config, GuestSeen, Hotplug, Mode, Reading, SelfDeflationWithin, Share, Snapshot,
+    State,
+};
 
 use super::{deflating, known, line, targets, tick, told};
 use crate::common::{OVERHEAD, but, config, elastic, guest, mib, snapshot};
 
-/// 100 reserved.
+/// 100 reserved, and self-deflations count whole.
 fn strict(self_deflations: u32) -> Config {
-    Config { reserve: Amount::Bytes(mib(100)), self_deflations, ..config() }
+    let self_deflation_within = SelfDeflationWithin::Whole;
+    Config { reserve: Amount::Bytes(mib(100)), self_deflations, self_deflation_within, ..config() }
 }
 
 fn room(config: &Config, capacity: u64, guests: Vec<GuestSeen>) -> (Bytes, Bytes) {
@@ -24,6 +28,27 @@ fn strict_room_is_what_reach_reserve_and_the_k_largest_self_deflations_leave() {
     }
     // 1420 + 100 + 524 = 2044 of 2000.
     assert_eq!(room(&strict(1), 2000, guests()), (Bytes::ZERO, mib(44)));
+}
+
+#[test]
+fn of_a_self_deflation_counts_what_can_be_taken_before_it_is_answered() {
+    let within = |within| Config { self_deflation_within: within, ..strict(1) };
+    let guests = |a| vec![deflating(guest("a", a, 300)), deflating(guest("b", 500, 300))];
+    // 4096 − 100 − 1420 without any.
+    for (most, expected) in [(300, 2576 - 300), (600, 2576 - 524)] {
+        let config = within(SelfDeflationWithin::Size(mib(most)));
+        assert_eq!(room(&config, 4096, guests(800)), (mib(expected), Bytes::ZERO), "{most} MiB");
+    }
+    assert_eq!(room(&within(SelfDeflationWithin::Whole), 4096, guests(800)), (mib(2576 - 524), Bytes::ZERO));
+    // "a" takes 400 by itself, within one tick: one may do so again.
+    let config = Config { mode: Mode::Observe, ..within(SelfDeflationWithin::Size(mib(300))) };
+    let seen = |millis, a| snapshot(millis, 4096, guests(a));
+    let before = known(&config, &seen(1000, 400));
+    let after = tick(&config, &before, &seen(1250, 800));
+    assert_eq!(after.report.host.self_deflation, mib(400));
+    let minutes_later = tick(&config, &after.state, &seen(61_250, 800));
+    let counted = minutes_later.report.host.self_deflation;
+    assert!((mib(300)..mib(400)).contains(&counted), "it is forgotten in time: {counted}");
 }
 
 #[test]
@@ -52,7 +77,7 @@ fn memory_used_by_others_is_not_the_guests() {
 #[test]
 fn growing_into_the_largest_self_deflation_costs_nothing() {
     // 560 + 1084 + the 524 that "a" may take by itself = 2168: no room. A grant to it comes out of these 524.
-    let config = Config { self_deflations: 1, ..config() };
+    let config = Config { reserve: Amount::Bytes(Bytes::ZERO), ..strict(1) };
     let a = |stalls| told(deflating(guest("a", 500, 490)), |s| s.alloc_stalls = Some(stalls));
     let seen = |millis, stalls| snapshot(millis, 2168, vec![a(stalls), guest("b", 1024, 900)]);
     let first = tick(&config, &State::default(), &seen(1000, 0));
