@@ -14,7 +14,7 @@ use memtide_sim::scenario::Bounds;
 use memtide_sim::{Manager, Options, Outcome, Scenario, run};
 
 /// The most to simulate of one scenario, in hours of one guest: it shortens a day of four guests, or a run of a thousand.
-const GUEST_HOURS: u64 = 10;
+const GUEST_HOURS: u64 = 40;
 /// The most guests to report for one broken bound.
 const TOLD: usize = 3;
 
