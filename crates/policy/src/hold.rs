@@ -17,7 +17,7 @@
 //! - A movement is not foreign if memtide's own command, a reset or memory hot-plug can explain it.
 //! - A foreign movement holds the guest at its new size until the operator says otherwise, even during a hold that would end by
 //!   itself.
-//! - A foreign hold ends when its guest kills one of its own programs for lack of memory: whoever set the size did not mean that.
+//! - A foreign hold ends when its guest kills one of its own programs for lack of memory: nobody who set the size meant that.
 //! - It ends when another guest *runs dry* and cannot get memory otherwise. That guest has less left than its recent
 //!   growth plus half of its least headroom, and it starves for used memory. All such guests together lack more than can be
 //!   granted now and the others hold idle. It also ends when the host is in an emergency, and all others together cannot give what

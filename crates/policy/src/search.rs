@@ -45,8 +45,17 @@ pub enum Arrived {
     Size,
 }
 
-/// Listens to a guest. `arrived`: its last step; `is_full`: little more is free in it than
-/// its kernel keeps; `is_excused`: its balloon was inflating a moment ago; `fair`: the cache that fits into its fair share.
+impl Arrived {
+    /// How far a trial must have come to be heard. What is left of a squeezed cache may never have its size: a target is rounded down to a page.
+    const fn wanted(trial: TrialKind) -> Self {
+        match trial {
+            TrialKind::Taken => Self::Balloon,
+            TrialKind::Granted => Self::Size,
+        }
+    }
+}
+
+/// Listens to a guest. `arrived`: how far its last step has come; `is_full`: little more is free in it than its kernel keeps; `is_excused`: its balloon was inflating a moment ago; `fair`: the cache that fits into its fair share.
 pub fn listen(
     (before, next): (&GuestState, &GuestState),
     need: &Need,
@@ -60,29 +69,20 @@ pub fn listen(
     let is_deaf = search.deaf.lasts(now) || is_excused;
     let scanned = if is_deaf { Bytes::ZERO } else { evidence.scanned };
     let is_new = before.stats_of.is_none_or(|of| next.stats_of != Some(of));
-    if is_new && !is_excused && !is_full && need.cache_held <= before.cache {
-        // It has room for more cache and does not use it.
-        search.needs = search.needs.saturating_sub(UNUSED.of(search.needs.saturating_sub(need.cache_held)));
-    }
-    if search.needs < LEAST_STEP && !search.back_off.lasts(now) {
-        search.needs = Bytes::ZERO;
-    }
+    let has_unused_room = is_new && !is_excused && !is_full && need.cache_held <= before.cache;
+    fade(&mut search, need, has_unused_room, now);
     let Some(trial) = &mut search.trial else {
         let is_short = evidence.refaults && is_full && !is_deaf;
         if is_short {
             search.needs = search.needs.max(fair).max(need.cache_held.saturating_add(LEAST_GRANT));
         }
-        if is_short || (arrived == Arrived::Size && search.needs > need.cache_held.saturating_add(LEAST_STEP))
-        {
+        let has_room = arrived == Arrived::Size;
+        if is_short || (has_room && search.needs > need.cache_held.saturating_add(LEAST_STEP)) {
             search.trial = Some(granted(need, now));
         }
         return (search, None);
     };
-    let wanted = match trial.kind {
-        TrialKind::Taken => Arrived::Balloon,
-        TrialKind::Granted => Arrived::Size,
-    };
-    if arrived >= wanted && trial.arrived_at.is_none() {
+    if trial.arrived_at.is_none() && arrived >= Arrived::wanted(trial.kind) {
         trial.arrived_at = Some(now);
     }
     let trial = *trial;
@@ -122,6 +122,16 @@ pub fn listen(
         }
     }
     (search, None)
+}
+
+/// Lowers the need of a guest that has room for more cache and does not use it. A rest that is worth no step is none.
+fn fade(search: &mut Search, need: &Need, has_unused_room: bool, now: Moment) {
+    if has_unused_room {
+        search.needs = search.needs.saturating_sub(UNUSED.of(search.needs.saturating_sub(need.cache_held)));
+    }
+    if search.needs < LEAST_STEP && !search.back_off.lasts(now) {
+        search.needs = Bytes::ZERO;
+    }
 }
 
 /// The search of a guest whose balloon makes no progress: others are tried first.
