@@ -1,5 +1,7 @@
 //! The counts of a run.
 
+use memtide_model::Commitment;
+use memtide_sim::rules::Rule;
 use memtide_sim::table::{guests, table};
 use memtide_sim::{Manager, Options, Scenario, run};
 
@@ -28,6 +30,24 @@ fn a_run_that_loses_a_guest_is_never_right_again() {
     assert!(row("programs killed").ends_with(" 0"), "{table}");
     assert!(row("right again after").ends_with("never"), "{table}");
     assert!(guests.contains("large, lost at 60.25 s"), "{guests}");
+}
+
+#[test]
+fn a_rule_is_not_the_best_by_the_work_of_guests_that_it_kills() {
+    let text = "lasts = \"2m\"\n[[guest]]\nname = \"a\"\ncount = 2\nuses = \"50 MiB\"\n[[keep]]\nwork_of_best = \"98%\"\n";
+    let scenario = Scenario::parse(text).unwrap();
+    let outcome = |manager| run(&scenario.setup, manager, &Options::default(), &mut |_| ());
+    let mut ours = outcome(Manager::Memtide(Commitment::Strict));
+    let mut rule = outcome(Manager::Rule(Rule::Mom));
+    for guest in ours.guests.iter_mut().chain(&mut rule.guests) {
+        guest.done_us = 100;
+    }
+    rule.guests[0].done_us = 150;
+    let broken =
+        |rule: &_| scenario.bounds[0].judge(&["a-1", "a-2"], &ours, std::slice::from_ref(rule)).len();
+    assert_eq!(broken(&rule), 1, "200 of 250");
+    rule.guests[0].kills = 1;
+    assert_eq!(broken(&rule), 0, "200 of 100");
 }
 
 #[test]

@@ -218,8 +218,8 @@ impl Bounds {
         if let Some(least) = keep.work_of_best {
             // Without nobody: if nothing is killed, a run without a manager may well be the best.
             let rules = others.iter().filter(|other| matches!(other.manager, Manager::Rule(_)));
-            let best = rules.map(total_work).max().unwrap_or(0);
-            let value = Quantity::Share(part_done(best, total_work(run)));
+            let best = rules.map(work_of_survivors).max().unwrap_or(0);
+            let value = Quantity::Share(part_done(best, work_of_survivors(run)));
             all.push(Measured::new("work_of_best", None, least.into(), value));
         }
         all
@@ -351,6 +351,11 @@ impl From<Time> for Quantity {
 #[must_use]
 pub fn total_work(run: &Outcome) -> u64 {
     run.guests.iter().map(|guest| guest.done_us).sum()
+}
+
+/// The work of the guests that were never killed: nobody gains by the memory of a guest that it loses.
+fn work_of_survivors(run: &Outcome) -> u64 {
+    run.guests.iter().filter(|guest| guest.kills == 0).map(|guest| guest.done_us).sum()
 }
 
 /// Thousandths as percent.
