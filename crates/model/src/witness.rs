@@ -82,10 +82,10 @@ pub struct Witnessed {
     pub grew: Bytes,
     /// The counters of stalls, swapping and kills in the last fresh statistics, added up.
     pub signs: u64,
-    /// The programs that the guest had killed for lack of memory, by the last fresh statistics and its agent.
+    /// The programs that the guest had killed for lack of memory, by its last fresh statistics, and by its agent.
     #[serde(skip_serializing_if = "is_none_killed", default)]
-    pub killed: u64,
-    /// Whether they have become more since the snapshot before.
+    pub killed: [u64; 2],
+    /// Whether either has become more since the snapshot before.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub kills: bool,
     /// Since when the guest has been content: a large part of its memory was free, and no sign of want was seen.
@@ -107,9 +107,8 @@ pub struct Witnessed {
     pub hold: Option<Hold>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
-fn is_none_killed(killed: &u64) -> bool {
-    *killed == 0
+fn is_none_killed(killed: &[u64; 2]) -> bool {
+    *killed == [0; 2]
 }
 
 /// After a write without a known result, a state says until when it is in doubt: this many milliseconds later.

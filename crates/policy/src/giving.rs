@@ -363,7 +363,14 @@ fn squeeze(
     let size = floor(scene, guest, donor.cache);
     // Its kernel may keep less free than was assumed. In need, the step counts.
     let in_need = donor.from.saturating_sub(step).max(floor(scene, guest, Bytes::ZERO));
-    let size = if is_gentle { size.max(share_beside_cache(scene, guest)) } else { size.min(in_need) };
+    let size = match scene.commitment {
+        _ if is_gentle => size.max(share_beside_cache(scene, guest)),
+        // No share bounds what is taken in an emergency: no more than the step beside the idle memory.
+        Commitment::Strict if scene.emergency => {
+            donor.size.saturating_sub(step).max(floor(scene, guest, Bytes::ZERO))
+        }
+        _ => size.min(in_need),
+    };
     donor.size = donor.size.min(size);
     search::take(&mut guest.next.search, &guest.need, donor.cache, is_gentle, scene.now);
     guest.is_squeezed = true;

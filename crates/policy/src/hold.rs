@@ -114,11 +114,6 @@ pub fn end_foreign(config: &Config, state: &State, scene: &Scene, seen: &Snapsho
     if config.mode == Mode::Observe || !guests.iter().any(may_end) {
         return;
     }
-    for guest in guests.iter_mut().filter(|guest| may_end(guest) && guest.ends_free()) {
-        if guest.need.evidence.is_some_and(|evidence| evidence.kills) {
-            guest.is_managed_again((Some(guest.seen.id.clone()), headroom_floor(guest.full)));
-        }
-    }
     let dry = guests.iter().filter(|guest| guest.is_managed());
     let lacks = Bytes::sum(dry.clone().filter_map(runs_dry));
     let most = dry.filter_map(|guest| Some((runs_dry(guest)?, guest.seen.id.clone())));
@@ -154,6 +149,14 @@ pub fn end_foreign(config: &Config, state: &State, scene: &Scene, seen: &Snapsho
         }
         guests[index].is_managed_again(cause.clone());
         short = short.saturating_sub(gives);
+    }
+    // Last: a guest that was held lacks nothing from others before.
+    for guest in guests.iter_mut().filter(|guest| may_end(guest) && guest.ends_free()) {
+        // The first statistics after a reset are compared with those of another kernel.
+        let kills = guest.need.evidence.is_some_and(|evidence| evidence.kills);
+        if kills && guest.before.told_since.is_some() {
+            guest.is_managed_again((Some(guest.seen.id.clone()), headroom_floor(guest.full)));
+        }
     }
 }
 

@@ -365,6 +365,20 @@ fn a_relative_path_is_looked_for_where_the_process_may_have_started() {
 }
 
 #[test]
+fn a_relative_monitor_is_looked_for_at_few_places() {
+    let monitors: Vec<String> = (0..8).map(|number| format!("unix:{number}.qmp,server=on")).collect();
+    let args: Vec<&str> = ["qemu", "-daemonize"]
+        .into_iter()
+        .chain(monitors.iter().flat_map(|monitor| ["-qmp", monitor]))
+        .collect();
+    let tree = qemu(8, &args);
+    tree.link(8, "cwd", "/");
+    let files: Vec<String> = (0..50).map(|number| format!("/srv/{number}/disk")).collect();
+    tree.open(8, &files.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(scan(&tree)[0].monitors.len(), 16);
+}
+
+#[test]
 fn a_passed_descriptor_is_found_at_the_path_of_its_listener() {
     for args in [
         &["qemu", "-chardev", "socket,id=m,fd=1,server=on,wait=off", "-mon", "chardev=m,mode=control"][..],

@@ -27,9 +27,9 @@ pub struct Room {
     reach: [u128; 2],
     /// Σ strict costs, likewise.
     strict: [u128; 2],
-    /// The same with the k largest self-deflations.
-    need: [u128; 2],
-    selfs: Selfs,
+    /// The same with the k largest self-deflations: as far as they count at least, and at most.
+    need: [[u128; 2]; 2],
+    selfs: [Selfs; 2],
     /// Everything that others leave, with the reserve.
     all: u128,
     /// Elastic: memory that is really free.
@@ -45,7 +45,8 @@ impl Room {
         let other = u128::from(seen.host.beside_guests().get());
         let fixed = other + u128::from(config.reserve_of(capacity).get());
         let k = places(config);
-        let selfs = Selfs::new(k, config.self_deflation_within.most(witness.self_deflation.peak), guests);
+        let peaks = [witness.self_deflation.peak, witness.self_deflation_at_most.peak];
+        let selfs = peaks.map(|peak| Selfs::new(k, config.self_deflation_within.most(peak), guests));
         let (mut reach, mut strict, mut costs, mut exposures) = (0, 0, 0, 0);
         let mut growth = u128::from(witness.growth.get());
         for guest in guests {
@@ -59,7 +60,7 @@ impl Room {
                 growth = growth.saturating_sub(grown.saturating_sub(guest.exposure()));
             }
         }
-        let need = strict + selfs.sum;
+        let need = [0, 1].map(|which: usize| [strict + selfs[which].sum; 2]);
         Self {
             commitment: config.commitment,
             capacity,
@@ -67,7 +68,7 @@ impl Room {
             spare: u128::from(capacity.get()).saturating_sub(fixed),
             reach: [reach; 2],
             strict: [strict; 2],
-            need: [need; 2],
+            need,
             selfs,
             all: u128::from(capacity.get()).saturating_sub(other),
             free: u128::from(capacity.get()).saturating_sub(other + costs),
@@ -104,15 +105,19 @@ impl Room {
         let more = guest.strict_cost(target) - guest.strict_cost(held);
         let reach = self.reach[1] + guest.reach(target) - guest.reach(held);
         let strict = self.strict[1] + more;
-        let selfs = self.selfs.sum_if(index, guest.seen.told.full.saturating_sub(target).get());
-        let need = self.need[1] - self.selfs.sum + more + selfs;
+        let own = guest.seen.told.full.saturating_sub(target).get();
+        let selfs = [0, 1].map(|which: usize| self.selfs[which].sum_if(index, own));
+        let need =
+            [0, 1].map(|which: usize| self.need[which][1] - self.selfs[which].sum + more + selfs[which]);
         let fits = |sum, before: u128| sum <= self.spare.max(before);
         let holds = fits(reach, self.reach[0]) && fits(strict, self.strict[0]);
-        let is_promised = holds && fits(need, self.need[0].max(self.need[1]));
+        // The policy measures what guests took at once, between these two.
+        let is_kept = |which: usize| fits(need[which], self.need[which][0].max(self.need[which][1]));
+        let is_promised = holds && (is_kept(0) || is_kept(1));
         let is_for_surprises = || reach.max(strict) <= self.all && lacks_memory(guest);
         if !is_promised && !is_for_surprises() {
             let (after, before) = match holds {
-                true => (need, self.need[0]),
+                true => (need[0], self.need[0][0]),
                 false => (reach.max(strict), self.reach[0].max(self.strict[0])),
             };
             return Err(Violation::OverCommitted {
@@ -122,8 +127,11 @@ impl Room {
                 capacity: self.capacity,
             });
         }
-        (self.reach[1], self.strict[1], self.need[1]) = (reach, strict, need);
-        self.selfs.set(index, guest.seen.told.full.saturating_sub(target).get(), selfs);
+        (self.reach[1], self.strict[1]) = (reach, strict);
+        for which in 0..2 {
+            self.need[which][1] = need[which];
+            self.selfs[which].set(index, own, selfs[which]);
+        }
         Ok(())
     }
 }

@@ -255,9 +255,10 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
         && left > growth.saturating_add(full.mul_div(1, 4))
         && signs == witnessed.signs;
     witnessed.signs = signs;
-    let agent = guest.told.agent.fresh().map_or(0, |agent| agent.counters.oom_kills);
-    let killed = count(stats.oom_kills).wrapping_add(agent);
-    witnessed.kills = witnessed.told_since.is_some_and(|since| since != now) && killed > witnessed.killed;
+    let agents = guest.told.agent.fresh().map(|agent| agent.counters.oom_kills);
+    let killed = [count(stats.oom_kills), agents.unwrap_or(witnessed.killed[1])];
+    let has_more = killed.iter().zip(witnessed.killed).any(|(now, before)| *now > before);
+    witnessed.kills = has_more && witnessed.told_since.is_some_and(|since| since != now);
     witnessed.killed = killed;
     witnessed.content_since = witnessed.content_since.or(Some(now)).filter(|_| has_plenty);
 }

@@ -562,6 +562,14 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn the_text_of_an_error_is_bounded() {
+        let line = format!(r#"{{"error":{{"class":"{0}","desc":"{0}\u0007"}},"id":1}}"#, "e".repeat(5000));
+        let message: Message<'_> = serde_json::from_str(&line).unwrap();
+        let Some(Err(Refusal { class, desc })) = reply_of(&message) else { panic!("no refusal") };
+        assert!(class.chars().count() <= LONGEST_NAME + 1 && desc.chars().count() <= LONGEST_TEXT + 1);
+    }
+
     /// A monitor that answers each command with 200 KiB.
     fn answer_at_length(listener: &UnixListener) -> io::Result<()> {
         let (mut client, _) = listener.accept()?;
