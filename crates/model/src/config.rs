@@ -158,7 +158,7 @@ pub enum ParseWithinError {
     /// Neither `whole` nor a size.
     #[error("write \"whole\" or a size, as in \"512 MiB\"")]
     Unknown,
-    /// A size that is none.
+    /// An invalid size.
     #[error(transparent)]
     Size(#[from] ParseBytesError),
 }

@@ -20,10 +20,11 @@ pub struct Witness {
     pub growth: Bytes,
     /// The same within three seconds, and its slowly decaying maximum: at most.
     pub surge: Surge,
-    /// What guests took together by deflating their own balloons, within half a second, and its slowly decaying maximum: at least.
+    /// A lower bound of what guests took together by deflating their own balloons: measured over half a second, with its slowly decaying
+    /// maximum.
     #[serde(skip_serializing_if = "Surge::is_none", default)]
     pub self_deflation: Surge,
-    /// The same within three seconds: at most.
+    /// An upper bound: measured over three seconds.
     #[serde(skip_serializing_if = "Surge::is_none", default)]
     pub self_deflation_at_most: Surge,
     /// The settings of KSM after the last accepted order; void once somebody else has changed them.
@@ -84,10 +85,10 @@ pub struct Witnessed {
     pub signs: u64,
     /// The programs that the guest had killed for lack of memory, by its last fresh statistics, and by its agent.
     #[serde(skip_serializing_if = "is_none_killed", default)]
-    pub killed: [u64; 2],
-    /// Whether either has become more since the snapshot before.
-    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
-    pub kills: bool,
+    pub killed: [Option<u64>; 2],
+    /// When either became more.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub killed_at: Option<Moment>,
     /// Since when the guest has been content: a large part of its memory was free, and no sign of want was seen.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub content_since: Option<Moment>,
@@ -107,8 +108,8 @@ pub struct Witnessed {
     pub hold: Option<Hold>,
 }
 
-fn is_none_killed(killed: &[u64; 2]) -> bool {
-    *killed == [0; 2]
+fn is_none_killed(killed: &[Option<u64>; 2]) -> bool {
+    *killed == [None; 2]
 }
 
 /// After a write without a known result, a state says until when it is in doubt: this many milliseconds later.
@@ -145,6 +146,10 @@ impl From<&State> for Witness {
                 grew: guest.growth.recent,
                 reset_at: guest.reset_at,
                 gain: guest.gain,
+                killed: [
+                    guest.counters.and_then(|counters| counters.oom_kills),
+                    guest.agent.told.map(|(counters, ..)| counters.oom_kills),
+                ],
                 tries_since: tries_since(guest),
                 distance: guest.stuck.distance,
                 hold: guest.hold,

@@ -12,17 +12,17 @@
 //!
 //! Memory under way already counts. Memory that splits of torn huge pages should return counts, too, but not against idle memory
 //! ([`crate::split`]). A guest that lacks memory itself gives nothing. Without urgency, a guest gives at most 1/8 of its size
-//! a second, in one step: inflation takes its CPU time, and each target is work. In an emergency, headroom shrinks to 16 MiB, and no share keeps page cache. If no guest lacks memory in use, nobody gives before
-//! the first statistics of all guests have come: otherwise the first guests to report would give for the others, too. Guests that report
+//! a second, in one step: inflation takes its CPU time, and each target is work. In an emergency, headroom shrinks to 16 MiB, and no share
+//! keeps page cache. If no guest lacks memory in use, nobody gives before the first statistics of all guests have come: otherwise the first guests to report would give for the others, too. Guests that report
 //! freed memory are asked for idle memory only as far as it is urgent. Growing guests are not asked if nothing is urgent.
 //!
 //! **Property.** If nothing is wanted, nobody gives.
 
 use std::cmp::Reverse;
 
-use memtide_model::{Bytes, Commitment, HostState, Moment, Reason, Span};
+use memtide_model::{Bytes, Commitment, HostState, Moment, Reason};
 
-use crate::constants::{GENTLE, HURT_PAUSE, LEAST_HEADROOM, LEAST_STEP, PIECES, TOLERANCE};
+use crate::constants::{GENTLE, GENTLE_EVERY, HURT_PAUSE, LEAST_HEADROOM, LEAST_STEP, PIECES, TOLERANCE};
 use crate::guest::Guest;
 use crate::scene::Scene;
 use crate::wish::Wish;
@@ -199,8 +199,8 @@ fn donor(scene: &Scene, guest: &Guest<'_>, index: usize, left: Left) -> Donor {
 pub(crate) fn floor(scene: &Scene, guest: &Guest<'_>, cache: Bytes) -> Bytes {
     let keeps = match guest.need.used {
         Some(used) if scene.emergency => {
-            let used = used.saturating_sub(guest.need.cache_beyond);
-            Bytes::sum([used, LEAST_HEADROOM, cache])
+            let beyond = if guest.class.squeeze { guest.need.cache_beyond } else { Bytes::ZERO };
+            Bytes::sum([used.saturating_sub(beyond), LEAST_HEADROOM, cache])
         }
         // A guest that cannot deflate its own balloon would kill a program. In an emergency, the host would kill a guest.
         _ if !guest.deflates_itself() => guest.need.with(cache).max(guest.need.uses),
@@ -316,9 +316,7 @@ fn squeeze_one(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
     let guest = &mut guests[donor.index];
     let able = may_take(guest);
     let step = search::gentle_step(able);
-    // Others' cache can wait for the next step.
-    let step = step.max(scene.unmet.min(able));
-    let step = step.min(left.all.max(LEAST_STEP)).max(guest.dead_band()).min(able);
+    let step = step.max(scene.unmet.min(able)).min(left.all.max(LEAST_STEP)).max(guest.dead_band()).min(able);
     let step = step.min(probe::may_give(guest, floor(scene, guest, donor.cache)));
     squeeze(scene, guest, donor, step, step, true);
 }
@@ -462,8 +460,8 @@ fn wish(scene: &Scene, guests: &[Guest<'_>], donor: &Donor, wanted: Bytes) -> Op
         donor.size
     } else {
         let gentle = donor.from.saturating_sub(gentle(guest, scene.now));
-        let lately = guest.before.target_set_at.is_some_and(|at| scene.now.since(at) < Span::from_secs(1));
-        // What has to wait waits for a whole second: each target is work for the guest.
+        let lately = guest.before.target_set_at.is_some_and(|at| scene.now.since(at) < GENTLE_EVERY);
+        // What is not given at once waits until a larger step is due: each new target is work for the guest.
         if lately && donor.size < gentle {
             return None;
         }
@@ -502,7 +500,7 @@ fn why(scene: &Scene, guest: &Guest<'_>, donor: &Donor, wanted: Bytes) -> Reason
 
 /// The memory that a guest may give without urgency since its target was last written.
 pub(crate) fn gentle(guest: &Guest<'_>, now: Moment) -> Bytes {
-    let second = Span::from_secs(1).as_millis();
-    let waited = guest.before.target_set_at.map_or(second, |at| now.since(at).as_millis().min(second));
-    GENTLE.of(guest.full).mul_div(waited, second)
+    let every = GENTLE_EVERY.as_millis();
+    let waited = guest.before.target_set_at.map_or(every, |at| now.since(at).as_millis().min(every));
+    GENTLE.of(guest.full).mul_div(waited, every)
 }

@@ -167,8 +167,8 @@ fn shares(flows: &[Flow], level: u64, left: u64) -> Vec<u64> {
     counts
 }
 
-/// Raises each guest among the `k` with the largest self-deflations until its own is no larger than the next one outside them: its
-/// share and its self-deflation together stay the same.
+/// Raises each guest among the `k` with the largest self-deflations until its own is no larger than the largest one outside
+/// the `k`. That takes nothing from others: its share and its self-deflation add up to the same.
 fn leave_to_the_largest(counts: &mut [u64], flows: &[Flow], bids: &[Bid], selfs: SelfDeflations<'_>) {
     if selfs.k == 0 {
         return;

@@ -34,6 +34,11 @@ pub fn is_foreign(hold: Option<Hold>, now: Moment) -> bool {
     }
 }
 
+/// Whether a guest has lately killed programs of its own for lack of memory. The policy may hear of it some statistics later.
+pub fn kills(guest: &Known<'_>, now: Moment) -> bool {
+    guest.record.killed_at.is_some_and(|at| now.since(at) < DOES_NOT_FOLLOW)
+}
+
 /// A guest whose foreign hold ends is granted nothing yet.
 pub fn stays_or_shrinks(guest: &Known<'_>, request: Request) -> bool {
     !matches!(request, Request::SetTarget(target) if target > guest.keeps)

@@ -384,7 +384,7 @@ impl<'a> Bench<'a> {
         }
         holds::is_foreign(guest.hold(), seen.taken_at)
             && holds::stays_or_shrinks(guest, request)
-            && (guest.record.kills
+            && (holds::kills(guest, seen.taken_at)
                 || *self
                     .may_end_holds
                     .get_or_insert_with(|| holds::may_end(config, witness, seen, &self.guests)))

@@ -227,7 +227,7 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
     follow(witnessed, keeps.abs_diff(asked), guest.told.fence.is_some(), now);
     let stats = guest.told.stats.fresh().filter(|_| guest.has_driver());
     let Some((stats, available)) = stats.and_then(|stats| Some((stats, stats.available?))) else {
-        (witnessed.content_since, witnessed.kills) = (None, false);
+        witnessed.content_since = None;
         return;
     };
     let was_reset = witnessed.reset_at.is_some_and(|at| now.since(at) < RESET);
@@ -256,10 +256,13 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
         && signs == witnessed.signs;
     witnessed.signs = signs;
     let agents = guest.told.agent.fresh().map(|agent| agent.counters.oom_kills);
-    let killed = [count(stats.oom_kills), agents.unwrap_or(witnessed.killed[1])];
-    let has_more = killed.iter().zip(witnessed.killed).any(|(now, before)| *now > before);
-    witnessed.kills = has_more && witnessed.told_since.is_some_and(|since| since != now);
-    witnessed.killed = killed;
+    let killed = [stats.oom_kills, agents];
+    let has_more =
+        |(now, before): (Option<u64>, Option<u64>)| now.zip(before).is_some_and(|(now, before)| now > before);
+    if killed.into_iter().zip(witnessed.killed).any(has_more) && witnessed.told_since != Some(now) {
+        witnessed.killed_at = Some(now);
+    }
+    witnessed.killed = [0, 1].map(|which: usize| killed[which].or(witnessed.killed[which]));
     witnessed.content_since = witnessed.content_since.or(Some(now)).filter(|_| has_plenty);
 }
 

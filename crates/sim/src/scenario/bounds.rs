@@ -353,7 +353,7 @@ pub fn total_work(run: &Outcome) -> u64 {
     run.guests.iter().map(|guest| guest.done_us).sum()
 }
 
-/// The work of the guests that were never killed: nobody gains by the memory of a guest that it loses.
+/// The work of the guests that were never killed. Otherwise a manager would be credited for memory that it gained by killing a guest.
 fn work_of_survivors(run: &Outcome) -> u64 {
     run.guests.iter().filter(|guest| guest.kills == 0).map(|guest| guest.done_us).sum()
 }

@@ -176,12 +176,12 @@ impl Qemu {
                 listeners.follow(proc_fs, process.pid, bound, &seen);
             }
             let listed = self.guests.values().filter(|guest| guest.namespace.is_some());
-            let listeners = listed.map(|guest| (guest.bound.as_slice(), &guest.listeners));
+            let listeners = listed.map(|guest| (guest.process.pid, &guest.listeners));
             backlogs::count(backlogs.as_mut(), listeners, &mut seen);
         }
         let seen: Knocks = is_read.then_some(seen);
         self.knocks.send_if_modified(|before| {
-            let someone_waits = seen.as_ref().is_some_and(|seen| !seen.waiting.is_empty());
+            let someone_waits = seen.as_ref().is_some_and(OfMonitors::someone_waits);
             // Most lists concern nobody: they wake no task.
             let wakes = before.is_some() != seen.is_some() || someone_waits;
             *before = seen;

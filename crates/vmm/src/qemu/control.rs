@@ -57,7 +57,7 @@ impl Shared {
         }
         let knocks = self.knocks.borrow();
         let seen = knocks.as_ref()?;
-        Some(self.bound.iter().filter_map(|path| seen.waiting.get(path)).sum())
+        Some(seen.waiting_at(self.pid, &self.bound))
     }
 
     /// Whether the process serves a client.

@@ -117,6 +117,8 @@ pub(super) fn was_passed(proc_fs: &ProcFs, pid: u32, path: &Path, user: u32) -> 
 pub(super) struct OfMonitors {
     /// The paths at which clients wait, and how many.
     pub(super) waiting: BTreeMap<PathBuf, usize>,
+    /// The clients that wait at the monitors of a process, where the kernel was asked: these count instead of the lines.
+    pub(super) told: BTreeMap<u32, usize>,
     listening: BTreeSet<(PathBuf, u64)>,
     serving: BTreeSet<(PathBuf, u64)>,
 }
@@ -141,14 +143,20 @@ impl OfMonitors {
         Ok(())
     }
 
-    /// Whether the list has a listener with this inode at the path.
-    pub(super) fn is_listener(&self, path: &Path, inode: u64) -> bool {
-        self.listening.contains(&(path.to_owned(), inode))
+    /// The listeners at these paths, by path and inode.
+    pub(super) fn listeners_at(&self, paths: &[PathBuf]) -> BTreeSet<(PathBuf, u64)> {
+        self.listening.iter().filter(|(path, _)| paths.contains(path)).cloned().collect()
     }
 
-    /// Whether the list has any listener at the path.
-    pub(super) fn is_listened_at(&self, path: &Path) -> bool {
-        self.listening.iter().any(|(at, _)| at == path)
+    /// Whether anybody seems to wait.
+    pub(super) fn someone_waits(&self) -> bool {
+        !self.waiting.is_empty() || self.told.values().any(|clients| *clients > 0)
+    }
+
+    /// The clients that seem to wait at these monitors of the process `pid`.
+    pub(super) fn waiting_at(&self, pid: u32, paths: &[PathBuf]) -> usize {
+        let lines = || paths.iter().filter_map(|path| self.waiting.get(path)).sum();
+        self.told.get(&pid).copied().unwrap_or_else(lines)
     }
 
     /// Whether a process with these sockets listens at one of the paths.
