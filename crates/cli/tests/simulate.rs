@@ -394,7 +394,9 @@ fn the_examples_of_the_documentation_do_what_it_says() {
     assert_eq!(brings(grows).0, [0, 0, 1]);
     assert_eq!(brings(&grows.replace("50 MiB/s", "200 MiB/s")).0, [0, 0, 1]);
     let work = brings(cache).1;
-    assert!((830..=865).contains(&work[0]) && work[1] >= 975 && work[2] >= 995, "{work:?}");
+    assert!(work[0] >= 975 && work[1] >= 975 && work[2] >= 995, "{work:?}");
+    let work = brings(&cache.replace("[memtide]\n", "[memtide]\nself_deflation_within = \"whole\"\n")).1;
+    assert!((960..=978).contains(&work[0]), "{work:?}");
     let work = brings(&cache.replace("[memtide]\n", "[memtide]\nself_deflations = 0\n")).1;
     assert!(work[0] >= 995, "{work:?}");
     let (lost, _, code) = brings(wrong);
