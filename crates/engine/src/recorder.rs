@@ -111,9 +111,12 @@ impl Recorder {
     }
 
     /// How long the oldest tick waits that the journal has yet to get; `None` if that is less than the engine may wait for. It does so if
-    /// `somebody_waits`.
+    /// `somebody_waits`, who is told that it waits as long as the journal cannot be written.
     pub(crate) fn waits(&mut self, somebody_waits: bool) -> Option<Span> {
         let behind = self.behind(if somebody_waits { WAITS_FOR } else { Duration::ZERO });
+        if somebody_waits && self.failure.is_some() {
+            return Some(Span::from(behind.unwrap_or_default().max(WAITS_FOR)));
+        }
         behind.filter(|behind| *behind >= WAITS_FOR).map(Span::from)
     }
 
