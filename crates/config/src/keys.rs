@@ -145,8 +145,7 @@ fn squeeze_every(key: &Entry<'_>) -> Result<Option<Span>, Mistake> {
 
 /// A size, if the text begins like a size.
 fn size(text: &str) -> Option<Result<Bytes, String>> {
-    let begins = text.starts_with(|c: char| c.is_ascii_digit()) && !text.ends_with('%');
-    begins.then(|| Bytes::with_unit(text).map_err(|error| error.to_string()))
+    Bytes::if_size(text).map(|size| size.map_err(|error| error.to_string()))
 }
 
 fn states(key: &Entry<'_>, default: StateLines) -> Result<StateLines, Mistake> {

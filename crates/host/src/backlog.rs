@@ -3,7 +3,7 @@
 //! Unlike the text of `/proc/net/unix`, this names sockets by inode, and nobody's path is in it. It tells of the sockets of one network
 //! namespace: the one in which it was opened.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -58,13 +58,14 @@ impl SocketDiagnosis {
     /// # Errors
     /// If the kernel refuses, or answers something else.
     pub fn waiting(&mut self, listeners: &[u64]) -> io::Result<BTreeMap<u64, u32>> {
+        let listeners: BTreeSet<u64> = listeners.iter().copied().collect();
         self.last = self.last.wrapping_add(1);
         send(&self.socket, &request(self.last), SendFlags::empty())?;
         let (mut found, mut piece) = (BTreeMap::new(), vec![0; PIECE]);
         loop {
             let (_, length) = recv(&self.socket, piece.as_mut_slice(), RecvFlags::TRUNC)?;
             let piece = piece.get(..length).ok_or(io::ErrorKind::InvalidData)?;
-            if read_piece(piece, self.last, listeners, &mut found)? {
+            if read_piece(piece, self.last, &listeners, &mut found)? {
                 return Ok(found);
             }
         }
@@ -91,7 +92,7 @@ fn request(number: u32) -> Vec<u8> {
 fn read_piece(
     mut piece: &[u8],
     number: u32,
-    listeners: &[u64],
+    listeners: &BTreeSet<u64>,
     found: &mut BTreeMap<u64, u32>,
 ) -> io::Result<bool> {
     while !piece.is_empty() {
@@ -195,19 +196,19 @@ mod tests {
             message.extend(rest);
             message
         };
-        let mut found = BTreeMap::new();
+        let (mut found, nobody) = (BTreeMap::new(), BTreeSet::new());
         let refused = message(7, ERROR, &(-13_i32).to_ne_bytes());
-        let error = read_piece(&refused, 7, &[], &mut found).unwrap_err();
+        let error = read_piece(&refused, 7, &nobody, &mut found).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
-        assert!(!read_piece(&refused, 8, &[], &mut found).unwrap());
-        assert!(!read_piece(&message(6, DONE, &[]), 7, &[], &mut found).unwrap());
-        assert!(read_piece(&message(7, DONE, &[]), 7, &[], &mut found).unwrap());
+        assert!(!read_piece(&refused, 8, &nobody, &mut found).unwrap());
+        assert!(!read_piece(&message(6, DONE, &[]), 7, &nobody, &mut found).unwrap());
+        assert!(read_piece(&message(7, DONE, &[]), 7, &nobody, &mut found).unwrap());
     }
 
     proptest! {
         #[test]
         fn any_answer_is_read(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _read = read_piece(&bytes, 1, &[1], &mut BTreeMap::new());
+            let _read = read_piece(&bytes, 1, &BTreeSet::from([1]), &mut BTreeMap::new());
             let _queue = queue(&bytes);
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{Bytes, KsmConfig, KsmMode, ParseBytesError, Share, Span, Users};
+use crate::{Bytes, KsmConfig, KsmMode, ParseBytesError, SelfDeflationWithin, Share, Span, Users};
 
 /// Whether memtide may act.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,75 +104,10 @@ impl FromStr for Budget {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
             "host" => Ok(Self::Host),
-            _ if !text.starts_with(|c: char| c.is_ascii_digit()) || text.ends_with('%') => {
-                Err(ParseBudgetError::Unknown)
-            }
-            _ => match Bytes::with_unit(text)? {
+            _ => match Bytes::if_size(text).ok_or(ParseBudgetError::Unknown)?? {
                 size if size < Config::LEAST_TARGET => Err(ParseBudgetError::TooSmall(size)),
                 size => Ok(Self::Size(size)),
             },
-        }
-    }
-}
-
-/// Strict: how much of what a guest can take by deflating its own balloon counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SelfDeflationWithin {
-    /// All of it: the promise also holds while no daemon runs.
-    Whole,
-    /// What a guest can take before memtide has answered: this much, or more if more was seen on this host.
-    Size(Bytes),
-}
-
-impl Default for SelfDeflationWithin {
-    /// Guests were measured to deflate by 35 MiB a second under emulation, and by up to 300 under KVM.
-    fn default() -> Self {
-        Self::Size(Bytes::from_mib(512))
-    }
-}
-
-impl SelfDeflationWithin {
-    /// The most of a guest's own deflation that counts, on a host where guests were `seen` to take that much at once.
-    #[must_use]
-    pub fn most(self, seen: Bytes) -> Bytes {
-        match self {
-            Self::Whole => Bytes::MAX,
-            Self::Size(size) => size.max(seen),
-        }
-    }
-}
-
-impl fmt::Display for SelfDeflationWithin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Whole => f.write_str("whole"),
-            Self::Size(size) => size.fmt(f),
-        }
-    }
-}
-
-/// Why a text is not a [`SelfDeflationWithin`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ParseWithinError {
-    /// Neither `whole` nor a size.
-    #[error("write \"whole\" or a size, as in \"512 MiB\"")]
-    Unknown,
-    /// An invalid size.
-    #[error(transparent)]
-    Size(#[from] ParseBytesError),
-}
-
-impl FromStr for SelfDeflationWithin {
-    type Err = ParseWithinError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "whole" => Ok(Self::Whole),
-            _ if !text.starts_with(|c: char| c.is_ascii_digit()) || text.ends_with('%') => {
-                Err(ParseWithinError::Unknown)
-            }
-            _ => Ok(Self::Size(Bytes::with_unit(text)?)),
         }
     }
 }

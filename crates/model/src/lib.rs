@@ -36,6 +36,7 @@ mod record;
 mod report;
 mod request;
 mod scanned;
+mod self_deflation;
 mod snapshot;
 mod state;
 mod stats;
@@ -53,7 +54,7 @@ pub use back_off::BackOff;
 pub use capabilities::{Capabilities, Commits};
 pub use config::{
     Amount, Bounds, BoundsError, Budget, Class, Commitment, Config, Limit, Mode, OnExit, ParseBudgetError,
-    ParseWithinError, SelfDeflationWithin, StateLines, StateLinesError, name_matches,
+    StateLines, StateLinesError, name_matches,
 };
 pub use cost::Cost;
 pub use decision::Decision;
@@ -73,6 +74,7 @@ pub use record::{Answer, OWN_POLICY, Record, Refusal, Tick};
 pub use report::{GuestReport, HostReport, Report, Savings, Verdict};
 pub use request::{Mechanism, Request, Subject, UnderWay, Yield};
 pub use scanned::Scanned;
+pub use self_deflation::{ParseWithinError, SelfDeflationWithin};
 pub use snapshot::{Backend, GuestSeen, HostSeen, Missed, Pressure, Snapshot, SwapCounters};
 pub use state::{
     Activity, AgentAsked, AgentState, Asked, BalloonCounters, GuestState, Search, Splits, State, Stuck,

@@ -220,6 +220,13 @@ impl Bytes {
             Err(ParseBytesError::NoUnit(text.trim().to_owned()))
         }
     }
+
+    /// The same for a text that may be something else: `None` if it does not begin like a size, or is a share.
+    #[must_use]
+    pub fn if_size(text: &str) -> Option<Result<Self, ParseBytesError>> {
+        let begins = text.starts_with(|c: char| c.is_ascii_digit()) && !text.ends_with('%');
+        begins.then(|| Self::with_unit(text))
+    }
 }
 
 /// The size of a page in bytes.

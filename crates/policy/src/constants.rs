@@ -198,7 +198,7 @@ pub const BLIND_KEEPS: Part = Part::new(1, 16);
 /// Pinned by: scenarios/stream-slow.toml (doubled), scenarios/wrong-winner.toml (halved).
 pub const GENTLE: Part = Part::new(1, 8);
 /// The shortest time between two gentle gifts of a guest: each new target is work for it.
-/// Pinned by: scenarios/h31-oscillators.toml (off: twice as many targets).
+/// Pinned by: scenarios/h31-oscillators.toml (off: two fifths more targets).
 pub const GENTLE_EVERY: Span = Span::from_secs(1);
 /// Cache is granted at the earliest this long after a change, so that guests do not take turns. Source: decision 0004.
 /// Pinned by: scenarios/stream-slow.toml (off), scenarios/host-swaps.toml (doubled).

@@ -13,8 +13,9 @@
 //! Memory under way already counts. Memory that splits of torn huge pages should return counts, too, but not against idle memory
 //! ([`crate::split`]). A guest that lacks memory itself gives nothing. Without urgency, a guest gives at most 1/8 of its size
 //! a second, in one step: inflation takes its CPU time, and each target is work. In an emergency, headroom shrinks to 16 MiB, and no share
-//! keeps page cache. If no guest lacks memory in use, nobody gives before the first statistics of all guests have come: otherwise the first guests to report would give for the others, too. Guests that report
-//! freed memory are asked for idle memory only as far as it is urgent. Growing guests are not asked if nothing is urgent.
+//! keeps page cache. If no guest lacks memory in use, memtide waits for the first statistics of all guests: otherwise those that report first
+//! would give for the others, too. Guests that report freed memory are asked for idle memory only as far as it is urgent. Growing guests are
+//! not asked if nothing is urgent.
 //!
 //! **Property.** If nothing is wanted, nobody gives.
 

@@ -45,7 +45,8 @@ pub struct Need {
     pub used: Option<Bytes>,
     /// Page cache that it holds and can drop.
     pub cache_held: Bytes,
-    /// Page cache that its kernel does not call available: about its watermarks. It can be had for memory that others use, and in an emergency.
+    /// Page cache that its kernel does not call available: about its watermarks. memtide takes it only in an emergency,
+    /// or for memory that others use.
     pub cache_beyond: Bytes,
     /// Page cache that it was seen to need.
     pub cache: Bytes,

@@ -55,7 +55,8 @@ impl Arrived {
     }
 }
 
-/// Listens to a guest. `arrived`: how far its last step has come; `is_full`: little more is free in it than its kernel keeps; `is_excused`: its balloon was inflating a moment ago; `fair`: the cache that fits into its fair share.
+/// Listens to a guest. `arrived`: how far its last step has come; `is_full`: little more is free in it than its kernel keeps; `is_excused`: its
+/// balloon was inflating a moment ago; `fair`: the cache that fits into its fair share.
 pub fn listen(
     (before, next): (&GuestState, &GuestState),
     need: &Need,
@@ -124,7 +125,7 @@ pub fn listen(
     (search, None)
 }
 
-/// Lowers the need of a guest that has room for more cache and does not use it. A rest that is worth no step is none.
+/// Lowers the need of a guest that has room for more cache and does not use it. If less than the smallest step remains, the guest needs none.
 fn fade(search: &mut Search, need: &Need, has_unused_room: bool, now: Moment) {
     if has_unused_room {
         search.needs = search.needs.saturating_sub(UNUSED.of(search.needs.saturating_sub(need.cache_held)));

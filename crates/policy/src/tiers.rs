@@ -10,7 +10,8 @@
 //! In a strict commitment, the k largest self-deflations (full size − share) must also fit into the pool. The sum of shares and
 //! self-deflations never falls while the fill goes on, so there is a highest fill that fits. It is found in integers, to a page of each
 //! share. Fewer pages than guests remain; they go to the largest remainders. Room for the k largest is kept anyway, so these guests get
-//! from it what takes nothing from others. Self-deflations take no memory in use: if it fits only without them, they are ignored. The commitment is not kept then, and no guest gives in vain for it.
+//! from it what takes nothing from others. Self-deflations take no memory in use: if it fits only without them, they are ignored. The
+//! commitment is not kept then, and no guest gives in vain for it.
 //!
 //! **Properties.** reservation ≤ share ≤ limit. The shares fit into the pool, unless the reservations alone do not. More shares never
 //! mean less memory (except for the one page of rounding). A guest that asks for more in a tier gets at most what its shares give it there.

@@ -162,7 +162,6 @@ fn monitors() -> Applied {
 
 #[cfg(feature = "confine")]
 fn api() -> Applied {
-    // seccomp comes last: the other two need system calls that seccomp then denies.
     vec![format!("API: {}", listener().join(", "))]
 }
 

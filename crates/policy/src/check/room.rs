@@ -27,9 +27,9 @@ pub struct Room {
     reach: [u128; 2],
     /// Σ strict costs, likewise.
     strict: [u128; 2],
-    /// The same with the k largest self-deflations: as far as they count at least, and at most.
-    need: [[u128; 2]; 2],
-    selfs: [Selfs; 2],
+    /// The same with the k largest self-deflations: as far as they count at least, and at most, if that is more. The policy measures what guests took
+    /// at once, between these two.
+    promises: Vec<Promise>,
     /// Everything that others leave, with the reserve.
     all: u128,
     /// Elastic: memory that is really free.
@@ -46,7 +46,8 @@ impl Room {
         let fixed = other + u128::from(config.reserve_of(capacity).get());
         let k = places(config);
         let peaks = [witness.self_deflation.peak, witness.self_deflation_at_most.peak];
-        let selfs = peaks.map(|peak| Selfs::new(k, config.self_deflation_within.most(peak), guests));
+        let mut within = peaks.map(|peak| config.self_deflation_within.most(peak)).to_vec();
+        within.dedup();
         let (mut reach, mut strict, mut costs, mut exposures) = (0, 0, 0, 0);
         let mut growth = u128::from(witness.growth.get());
         for guest in guests {
@@ -60,7 +61,7 @@ impl Room {
                 growth = growth.saturating_sub(grown.saturating_sub(guest.exposure()));
             }
         }
-        let need = [0, 1].map(|which: usize| [strict + selfs[which].sum; 2]);
+        let promise = |within| Promise::new(strict, Selfs::new(k, within, guests));
         Self {
             commitment: config.commitment,
             capacity,
@@ -68,8 +69,7 @@ impl Room {
             spare: u128::from(capacity.get()).saturating_sub(fixed),
             reach: [reach; 2],
             strict: [strict; 2],
-            need,
-            selfs,
+            promises: within.into_iter().map(promise).collect(),
             all: u128::from(capacity.get()).saturating_sub(other),
             free: u128::from(capacity.get()).saturating_sub(other + costs),
             growth: growth.min(exposures),
@@ -106,18 +106,17 @@ impl Room {
         let reach = self.reach[1] + guest.reach(target) - guest.reach(held);
         let strict = self.strict[1] + more;
         let own = guest.seen.told.full.saturating_sub(target).get();
-        let selfs = [0, 1].map(|which: usize| self.selfs[which].sum_if(index, own));
-        let need =
-            [0, 1].map(|which: usize| self.need[which][1] - self.selfs[which].sum + more + selfs[which]);
+        let afterwards: Vec<[u128; 2]> =
+            self.promises.iter_mut().map(|promise| promise.after(index, more, own)).collect();
         let fits = |sum, before: u128| sum <= self.spare.max(before);
         let holds = fits(reach, self.reach[0]) && fits(strict, self.strict[0]);
-        // The policy measures what guests took at once, between these two.
-        let is_kept = |which: usize| fits(need[which], self.need[which][0].max(self.need[which][1]));
-        let is_promised = holds && (is_kept(0) || is_kept(1));
+        let mut each = self.promises.iter().zip(&afterwards);
+        let is_promised =
+            holds && each.any(|(promise, [need, _])| fits(*need, promise.before.max(promise.need)));
         let is_for_surprises = || reach.max(strict) <= self.all && lacks_memory(guest);
         if !is_promised && !is_for_surprises() {
             let (after, before) = match holds {
-                true => (need[0], self.need[0][0]),
+                true => (afterwards[0][0], self.promises[0].before),
                 false => (reach.max(strict), self.reach[0].max(self.strict[0])),
             };
             return Err(Violation::OverCommitted {
@@ -128,9 +127,9 @@ impl Room {
             });
         }
         (self.reach[1], self.strict[1]) = (reach, strict);
-        for which in 0..2 {
-            self.need[which][1] = need[which];
-            self.selfs[which].set(index, own, selfs[which]);
+        for (promise, [need, selfs]) in self.promises.iter_mut().zip(afterwards) {
+            promise.need = need;
+            promise.selfs.set(index, own, selfs);
         }
         Ok(())
     }
@@ -153,6 +152,28 @@ fn places(config: &Config) -> usize {
     match config.commitment {
         Commitment::Strict => usize::try_from(config.self_deflations).unwrap_or(usize::MAX),
         Commitment::Elastic => 0,
+    }
+}
+
+/// Σ strict costs with the k largest self-deflations.
+struct Promise {
+    /// Before the plan.
+    before: u128,
+    /// After the grants so far.
+    need: u128,
+    selfs: Selfs,
+}
+
+impl Promise {
+    fn new(strict: u128, selfs: Selfs) -> Self {
+        let need = strict + selfs.sum;
+        Self { before: need, need, selfs }
+    }
+
+    /// The need, and the self-deflations in it, if the guest at `index` may cost that much `more`, and its own deflation is `own`.
+    fn after(&mut self, index: usize, more: u128, own: u64) -> [u128; 2] {
+        let selfs = self.selfs.sum_if(index, own);
+        [self.need - self.selfs.sum + more + selfs, selfs]
     }
 }
 

@@ -256,13 +256,13 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
         && signs == witnessed.signs;
     witnessed.signs = signs;
     let agents = guest.told.agent.fresh().map(|agent| agent.counters.oom_kills);
-    let killed = [stats.oom_kills, agents];
-    let has_more =
-        |(now, before): (Option<u64>, Option<u64>)| now.zip(before).is_some_and(|(now, before)| now > before);
-    if killed.into_iter().zip(witnessed.killed).any(has_more) && witnessed.told_since != Some(now) {
-        witnessed.killed_at = Some(now);
+    for (killed, before) in [stats.oom_kills, agents].into_iter().zip(&mut witnessed.killed) {
+        let has_more = killed.zip(*before).is_some_and(|(killed, before)| killed > before);
+        if has_more && witnessed.told_since != Some(now) {
+            witnessed.killed_at = Some(now);
+        }
+        *before = killed.or(*before);
     }
-    witnessed.killed = [0, 1].map(|which: usize| killed[which].or(witnessed.killed[which]));
     witnessed.content_since = witnessed.content_since.or(Some(now)).filter(|_| has_plenty);
 }
 

@@ -145,7 +145,8 @@ impl OfMonitors {
 
     /// The listeners at these paths, by path and inode.
     pub(super) fn listeners_at(&self, paths: &[PathBuf]) -> BTreeSet<(PathBuf, u64)> {
-        self.listening.iter().filter(|(path, _)| paths.contains(path)).cloned().collect()
+        let at = |path: &PathBuf| (path.clone(), 0)..=(path.clone(), u64::MAX);
+        paths.iter().flat_map(|path| self.listening.range(at(path))).cloned().collect()
     }
 
     /// Whether anybody seems to wait.

@@ -3,12 +3,13 @@
 mod check;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use memtide_guest::{Course, File as FileSpec, Kernel, Program as ProgramSpec, Spec};
 use memtide_model::{
-    Amount, Budget, Bytes, Class, Commitment, Config, Fence, KsmMode, Limit, MIB, ParseShareError,
-    ParseWithinError, Share, Span,
+    Amount, Budget, Bytes, Class, Commitment, Config, Fence, KsmMode, Limit, MIB, Share, Span,
 };
 use serde::Deserialize;
 use toml::Spanned;
@@ -302,15 +303,10 @@ impl Memtide {
         }
         config.self_deflations = self.self_deflations.unwrap_or(config.self_deflations);
         if let Some(within) = &self.self_deflation_within {
-            let wrong = |error: ParseWithinError| {
-                Mistake::at(text, &within.span(), format!("self_deflation_within: {error}"))
-            };
-            config.self_deflation_within = within.get_ref().parse().map_err(wrong)?;
+            config.self_deflation_within = parsed("self_deflation_within", within, text)?;
         }
         if let Some(prior) = &self.growth_prior {
-            let wrong =
-                |error: ParseShareError| Mistake::at(text, &prior.span(), format!("growth_prior: {error}"));
-            config.growth_prior = prior.get_ref().parse().map_err(wrong)?;
+            config.growth_prior = parsed("growth_prior", prior, text)?;
         }
         config.squeeze_every = self.squeeze_every.map(|every| every.0);
         config.ksm.mode = self.ksm.unwrap_or(config.ksm.mode);
@@ -319,6 +315,11 @@ impl Memtide {
         }
         Ok(config)
     }
+}
+
+/// The value of a key of the file `text`.
+fn parsed<T: FromStr<Err: Display>>(key: &str, value: &Spanned<String>, text: &str) -> Result<T, Mistake> {
+    value.get_ref().parse().map_err(|error| Mistake::at(text, &value.span(), format!("{key}: {error}")))
 }
 
 impl ClassEntry {
