@@ -1,7 +1,7 @@
 //! KSM is as it was found after every end of memtide, also if it is killed together with its helper.
 //!
-//! The daemon, its helper and the commands run in a mount namespace with a directory of ordinary files in place of `/sys/kernel/mm/ksm`. A thread counts
-//! passes in it, as the kernel would. The machine's own KSM is left alone.
+//! The daemon, its helper and the commands run in a mount namespace with a directory of ordinary files in place of `/sys/kernel/mm/ksm`. Where a burst is to
+//! end, a thread counts passes in it, as the kernel would. The machine's own KSM is left alone.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -90,8 +90,6 @@ fn holder() -> Mortal {
 struct Host {
     directory: tempfile::TempDir,
     found: KsmSettings,
-    ends: Arc<AtomicBool>,
-    ksmd: Option<thread::JoinHandle<()>>,
     _holder: Mortal,
 }
 
@@ -105,12 +103,7 @@ impl Host {
             fs::write(ksm.join(name), value).unwrap();
         }
         let found = settings::read(&Root::at(directory.path())).unwrap();
-        let ends = Arc::new(AtomicBool::new(false));
-        let ksmd = {
-            let ends = Arc::clone(&ends);
-            thread::spawn(move || scan(&ksm, &ends))
-        };
-        Self { directory, found, ends, ksmd: Some(ksmd), _holder: holder() }
+        Self { directory, found, _holder: holder() }
     }
 
     fn root(&self) -> Root {
@@ -183,10 +176,27 @@ impl Host {
     }
 }
 
-impl Drop for Host {
+/// The kernel's thread: it counts passes as long as this value lives. Where there is none, no pass ends, and no burst.
+struct Ksmd {
+    ends: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Ksmd {
+    fn of(host: &Host) -> Self {
+        let (ksm, ends) = (host.ksm(), Arc::new(AtomicBool::new(false)));
+        let thread = {
+            let ends = Arc::clone(&ends);
+            thread::spawn(move || scan(&ksm, &ends))
+        };
+        Self { ends, thread: Some(thread) }
+    }
+}
+
+impl Drop for Ksmd {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
-        let _panicked = self.ksmd.take().map(thread::JoinHandle::join);
+        let _panicked = self.thread.take().map(thread::JoinHandle::join);
     }
 }
 
@@ -280,6 +290,7 @@ impl At {
 
 fn killed_at_random_moments() {
     let host = Host::new();
+    let _ksmd = Ksmd::of(&host);
     let since = std::time::UNIX_EPOCH.elapsed().unwrap();
     let seed = u64::from(since.subsec_nanos()) ^ since.as_secs();
     let mut random = seed;
