@@ -154,7 +154,7 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
     let mut promise = format!("guests' worst case {}", host.reach);
     let _infallible = match status.commitment {
         Commitment::Strict if !host.self_deflation.is_zero() => {
-            write!(promise, ", plus {} for self-deflation", host.self_deflation)
+            write!(promise, ", plus {} for self-deflation{}", host.self_deflation, of_whom(host))
         }
         Commitment::Strict => Ok(()),
         Commitment::Elastic => {
@@ -184,6 +184,15 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
     if !status.confined.is_empty() {
         line(out, &style.dim(&format!("confined: {}", status.confined.join("; "))));
     }
+}
+
+/// Of how many guests the ledger counts self-deflations, if it does not count all.
+fn of_whom(host: &HostReport) -> String {
+    let Some(counts) = host.self_deflations.filter(|counts| counts.guests > counts.at_once) else {
+        return String::new();
+    };
+    let within = counts.within.map_or(String::new(), |within| format!(", up to {within}"));
+    format!(" of {} of {} at a time{within}", counts.at_once, counted(u64::from(counts.guests), "guest"))
 }
 
 /// The memory that can come back from guests, by each way. Neither is a part of the other: a balloon leaves a guest its headroom, and takes page cache,
@@ -295,8 +304,8 @@ mod tests {
     use super::*;
     use memtide_engine::Counters;
     use memtide_model::{
-        Backend, GuestId, GuestReport, HostReport, Moment, Names, Outsider, Polling, Space, Span, TmpfsId,
-        Users,
+        Backend, GuestId, GuestReport, HostReport, Moment, Names, Outsider, Polling, SelfDeflations, Space,
+        Span, TmpfsId, Users,
     };
 
     fn guest(name: &str, used: Option<u64>, verdict: Verdict) -> GuestStatus {
@@ -361,12 +370,11 @@ mod tests {
             free: mib(746),
             reach: mib(1500),
             self_deflation: mib(604),
+            self_deflations: Some(SelfDeflations { at_once: 2, guests: 3, within: Some(mib(512)) }),
             unmet: mib(64),
             room: mib(20),
             savings: Savings { free_page_reporting: mib(120), ballooning: mib(300) },
-            tmpfs: [(1, 30, 0), (2, 0, 70)]
-                .map(|(id, room, breach)| tmpfs_of(id, mib(room), mib(breach)))
-                .to_vec(),
+            tmpfs: vec![tmpfs_of(1, mib(30), mib(0)), tmpfs_of(2, mib(0), mib(70))],
             ..HostReport::default()
         };
         let status = Status {
@@ -396,7 +404,7 @@ mod tests {
         memtide 0.1.0  managing, strict, host high
         [████████████████████████████████████▒▒▒▓▓····························░░░]
         2 GiB = █ guests 1.02 GiB + ▒ torn 100 MiB + ▓ other 60 MiB + · free 746 MiB + ░ reserve 102 MiB
-        guests' worst case 1.46 GiB, plus 604 MiB for self-deflation
+        guests' worst case 1.46 GiB, plus 604 MiB for self-deflation of 2 of 3 guests at a time, up to 512 MiB
         guests lack 64 MiB; 20 MiB can be granted now
         reclaimable: 300 MiB by ballooning, or 120 MiB by free page reporting if it is turned on in the remaining guests
         /tmp/1: 40 MiB of 512 MiB free, with the memory of 1 guest; 30 MiB can be granted there

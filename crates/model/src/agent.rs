@@ -41,6 +41,15 @@ pub struct Agent {
     pub freed: Bytes,
 }
 
+impl AgentCounters {
+    /// Stalls, kills and swapping, added up: it rises if a task of the guest waited for memory.
+    #[must_use]
+    pub fn hardships(&self) -> u64 {
+        let all = [self.alloc_stalls, self.oom_kills, self.swapped_in.get()];
+        all.into_iter().fold(0, u64::wrapping_add)
+    }
+}
+
 /// Amounts of memory in a guest, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentMemory {

@@ -71,7 +71,7 @@ pub use names::Names;
 pub use plan::{Action, Plan, Reason};
 pub use reading::{Absence, Reading};
 pub use record::{Answer, OWN_POLICY, Record, Refusal, Tick};
-pub use report::{GuestReport, HostReport, Report, Savings, Verdict};
+pub use report::{GuestReport, HostReport, Report, Savings, SelfDeflations, Verdict};
 pub use request::{Mechanism, Request, Subject, UnderWay, Yield};
 pub use scanned::Scanned;
 pub use self_deflation::{ParseWithinError, SelfDeflationWithin};

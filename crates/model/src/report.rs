@@ -48,6 +48,9 @@ pub struct HostReport {
     pub reach: Bytes,
     /// Strict: the largest self-deflations, which must also fit.
     pub self_deflation: Bytes,
+    /// Strict: whose they are; `None` if no room is kept for any.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub self_deflations: Option<SelfDeflations>,
     /// Elastic: the envelope of growth, which must fit into free memory.
     pub envelope: Bytes,
     /// Memory that the commitment leaves for grants.
@@ -64,6 +67,18 @@ pub struct HostReport {
     /// The tmpfs of limited size that hold guests' memory.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub tmpfs: Vec<TmpfsReport>,
+}
+
+/// The self-deflations that a strict commitment keeps room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SelfDeflations {
+    /// The number that may happen at the same time.
+    pub at_once: u32,
+    /// The guests that may deflate their own balloons.
+    pub guests: u32,
+    /// The most of each that counts; `None` if all of it does.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub within: Option<Bytes>,
 }
 
 /// Memory that is reclaimable from the guests.

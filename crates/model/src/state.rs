@@ -192,6 +192,16 @@ pub struct BalloonCounters {
     pub direct_scans: Option<u64>,
 }
 
+impl BalloonCounters {
+    /// Stalls, direct scans, kills and swapping, added up: it rises if a task of the guest waited for memory.
+    #[must_use]
+    pub fn hardships(&self) -> u64 {
+        let swapped_in = self.swapped_in.map(Bytes::get);
+        let all = [self.alloc_stalls, self.direct_scans, self.oom_kills, swapped_in];
+        all.into_iter().flatten().fold(0, u64::wrapping_add)
+    }
+}
+
 impl From<&GuestStats> for BalloonCounters {
     fn from(stats: &GuestStats) -> Self {
         Self {

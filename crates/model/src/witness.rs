@@ -58,6 +58,9 @@ pub struct Witnessed {
     /// When a split of its huge pages was last accepted.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub split_at: Option<Moment>,
+    /// Whether the interval of its statistics was accepted once.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub is_polled: bool,
     /// When the guest's agent was last asked for something.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub agent_asked_at: Option<Moment>,
@@ -77,14 +80,30 @@ pub struct Witnessed {
     /// Since when the guest has given statistics: its first fresh ones, or the first after a reset.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub told_since: Option<Moment>,
+    /// When its last fresh statistics were made.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub made_at: Option<Moment>,
     /// Memory that the last fresh statistics do not call available, at least.
     pub used: Bytes,
     /// The growth of this memory within three seconds, at most.
     pub grew: Bytes,
-    /// The counters of stalls, swapping and kills in the last fresh statistics, added up.
-    pub signs: u64,
+    /// Memory that the guest uses: by the last statistics that were made while its balloon rested, or by any since, at least.
+    #[serde(default)]
+    pub uses_at_least: Bytes,
+    /// The same, at most.
+    #[serde(default)]
+    pub uses_at_most: Bytes,
+    /// When its size last changed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub moved_at: Option<Moment>,
+    /// The counters of stalls, swapping and kills, added up: in its last fresh statistics, and in its agent's report.
+    #[serde(skip_serializing_if = "is_none_counted", default)]
+    pub hardships: [Option<u64>; 2],
+    /// The size that it may need since either last became more, or the guest deflated its own balloon, and when that was.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub raised: Option<(Bytes, Moment)>,
     /// The programs that the guest had killed for lack of memory, by its last fresh statistics, and by its agent.
-    #[serde(skip_serializing_if = "is_none_killed", default)]
+    #[serde(skip_serializing_if = "is_none_counted", default)]
     pub killed: [Option<u64>; 2],
     /// When either became more.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -108,8 +127,8 @@ pub struct Witnessed {
     pub hold: Option<Hold>,
 }
 
-fn is_none_killed(killed: &[Option<u64>; 2]) -> bool {
-    *killed == [None; 2]
+fn is_none_counted(counted: &[Option<u64>; 2]) -> bool {
+    *counted == [None; 2]
 }
 
 /// After a write without a known result, a state says until when it is in doubt: this many milliseconds later.
@@ -135,6 +154,7 @@ impl From<&State> for Witness {
                 doubted_at: guest
                     .doubt_until
                     .map(|until| Moment::from_millis(until.as_millis().saturating_sub(DOUBT))),
+                is_polled: guest.polled_before.is_some(),
                 split_at: guest.splits.asked.map(|asked| asked.at),
                 agent_asked_at: guest.agent.asked.map(|asked| asked.at),
                 actual: guest.actual,
@@ -143,9 +163,15 @@ impl From<&State> for Witness {
                 footprint: guest.footprint,
                 told_since: guest.told_since,
                 used: guest.used,
+                uses_at_least: guest.used,
+                uses_at_most: guest.used,
                 grew: guest.growth.recent,
                 reset_at: guest.reset_at,
                 gain: guest.gain,
+                hardships: [
+                    guest.counters.map(|counters| counters.hardships()),
+                    guest.agent.told.map(|(counters, ..)| counters.hardships()),
+                ],
                 killed: [
                     guest.counters.and_then(|counters| counters.oom_kills),
                     guest.agent.told.map(|(counters, ..)| counters.oom_kills),

@@ -383,6 +383,9 @@ fn last_of_cache(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left
     for donor in donors.iter_mut().filter(|donor| donor.cache < LEAST_STEP) {
         let guest = &guests[donor.index];
         let most = if guest.class.squeeze { guest.need.cache_beyond } else { Bytes::ZERO };
+        // What is under way takes it already.
+        let least = guest.need.used.unwrap_or_default().saturating_sub(most);
+        let most = most.min(donor.size.saturating_sub(least));
         let gives = most.min(left.for_used.max(guest.dead_band()));
         if left.for_used.is_zero() || gives < least_worth(scene, guest) {
             continue;

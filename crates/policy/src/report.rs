@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use memtide_model::{
-    Absence, Bytes, Commitment, Config, GuestReport, HostReport, KsmReport, Mode, Report, Savings, Snapshot,
-    Tmpfs, TmpfsId, TmpfsReport, Verdict,
+    Absence, Bytes, Commitment, Config, GuestReport, HostReport, KsmReport, Mode, Report, Savings,
+    SelfDeflations, Snapshot, Tmpfs, TmpfsId, TmpfsReport, Verdict,
 };
 
 use crate::guest::Guest;
@@ -44,6 +44,7 @@ pub fn report(
         state: scene.host,
         reach: ledger.reach,
         self_deflation: ledger.self_deflation,
+        self_deflations: self_deflations(config, ledger.within, guests),
         envelope: if scene.commitment == Commitment::Elastic { ledger.envelope } else { Bytes::ZERO },
         room: ledger.room.spare,
         breach: ledger.room.short,
@@ -53,6 +54,17 @@ pub fn report(
         tmpfs,
     };
     Report { host, guests: reports }
+}
+
+/// What a strict commitment keeps room for, if it does.
+fn self_deflations(config: &Config, within: Bytes, guests: &[Guest<'_>]) -> Option<SelfDeflations> {
+    let able = guests.iter().filter(|guest| guest.deflates_itself()).count();
+    let counts = config.commitment == Commitment::Strict && config.self_deflations > 0 && able > 0;
+    counts.then(|| SelfDeflations {
+        at_once: config.self_deflations,
+        guests: u32::try_from(able).unwrap_or(u32::MAX),
+        within: (within != Bytes::MAX).then_some(within),
+    })
 }
 
 /// A tmpfs whose space was read.

@@ -34,7 +34,7 @@ pub struct Scene {
     pub host: HostState,
     /// The host is low and not covered.
     pub emergency: bool,
-    /// Memory that the host lacks to be out of danger.
+    /// Memory that the host lacks to be out of danger; none if a strict commitment is kept.
     pub danger: Bytes,
     /// Free memory of the host above the state low.
     pub until_danger: Bytes,
@@ -100,7 +100,7 @@ impl Scene {
             host,
             emergency,
             overrun: overrun(&ledger, growing),
-            danger: danger(config, seen, &ledger, emergency, growing),
+            danger: if covered { Bytes::ZERO } else { danger(config, seen, &ledger, emergency, growing) },
             until_danger: ledger.really_free().saturating_sub(seen.share(config.states.low())),
             growing,
             reaction,

@@ -23,6 +23,7 @@ const OF_HOST: &[fn(&Facts) -> Option<Finding>] = &[
     promises::reserve,
     promises::held_for_good,
     promises::more_than_there_is,
+    promises::self_deflations,
     promises::libvirt,
     memory::swap_on_disk,
     memory::strict_overcommit,

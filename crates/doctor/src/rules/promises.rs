@@ -82,29 +82,55 @@ pub(super) fn more_than_there_is(facts: &Facts) -> Option<Finding> {
     let finding = Finding::of_host("promises.unmanaged", Severity::Warning, fact)
         .costs("nobody moves memory between guests: if all promised memory is used, the host swaps or its OOM killer takes a guest")
         .fix("a shell", [facts.as_root("run --manage")]);
-    Some(match (facts.config.commitment, self_deflation(facts)) {
-        (Commitment::Strict, Some((largest, each))) if largest > Bytes::ZERO => Finding {
-            cost: format!(
-                "{}. A strict commitment keeps room for {each} of them to deflate its own balloon: up to {largest} that others cannot have",
-                finding.cost
-            ),
-            ..finding
-        },
-        _ => finding,
-    })
+    let mut sizes = deflate_themselves(facts);
+    sizes.truncate(at_once(facts));
+    let kept = Bytes::sum(sizes.iter().map(|size| (*size).min(within(facts))));
+    if facts.config.commitment == Commitment::Elastic || kept.is_zero() {
+        return Some(finding);
+    }
+    let each = sizes.len();
+    let cost = format!(
+        "{}. A strict commitment keeps room for {each} of them to deflate its own balloon: up to {kept} that others cannot have",
+        finding.cost
+    );
+    Some(Finding { cost, ..finding })
 }
 
-/// The memory of the largest self-deflations, and their number.
-fn self_deflation(facts: &Facts) -> Option<(Bytes, usize)> {
-    let mut sizes: Vec<Bytes> = facts
-        .guests
-        .iter()
-        .filter(|guest| guest.told.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom))
-        .map(|guest| guest.full)
-        .collect();
+/// More guests may deflate their own balloons than a strict commitment keeps room for.
+pub(super) fn self_deflations(facts: &Facts) -> Option<Finding> {
+    let (guests, at_once) = (deflate_themselves(facts).len(), at_once(facts));
+    let promises = facts.is_managed() && facts.config.commitment == Commitment::Strict;
+    if !promises || guests <= at_once || !is_overcommitted(facts) {
+        return None;
+    }
+    let fact = format!("{guests} guests may deflate their own balloons, and `self_deflations` is {at_once}");
+    let finding = Finding::of_host("promises.self-deflations", Severity::Hint, fact).costs(
+        "a strict commitment holds while no more than that many do so at a time. If more do, the host can be short of what they take \
+         until memtide has it back",
+    );
+    let path = facts.configuration.path.display().to_string();
+    Some(finding.fix(
+        path,
+        [format!("self_deflations = {guests}   # room for all of them, that nobody else can have")],
+    ))
+}
+
+/// The guests that a strict commitment keeps room for when they deflate their own balloons at the same time.
+fn at_once(facts: &Facts) -> usize {
+    usize::try_from(facts.config.self_deflations).unwrap_or(usize::MAX)
+}
+
+/// The most of each self-deflation that counts, before any was seen.
+fn within(facts: &Facts) -> Bytes {
+    facts.config.self_deflation_within.most(Bytes::ZERO)
+}
+
+/// The sizes of the guests that may deflate their own balloons, the largest first.
+fn deflate_themselves(facts: &Facts) -> Vec<Bytes> {
+    let may = |guest: &&GuestFacts| guest.told.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom);
+    let mut sizes: Vec<Bytes> = facts.guests.iter().filter(may).map(|guest| guest.full).collect();
     sizes.sort_unstable_by(|a, b| b.cmp(a));
-    sizes.truncate(usize::try_from(facts.config.self_deflations).ok()?);
-    Some((Bytes::sum(sizes.iter().copied()), sizes.len()))
+    sizes
 }
 
 /// memtide does not manage libvirt guests.

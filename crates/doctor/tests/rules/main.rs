@@ -27,8 +27,9 @@ use memtide_doctor::facts::{
 use memtide_doctor::{Finding, Severity, diagnose};
 use memtide_host::{CgroupVersion, Limited, Locked};
 use memtide_model::{
-    Absence, Agent, Amount, Balloon, Bytes, Can, Config, Fence, GuestStats, KsmMode, KsmRun, KsmSettings,
-    Mode, Outsider, Outsiders, Polling, Reading, Space, Span, TmpfsId, Withheld, name_matches,
+    Absence, Agent, Amount, Balloon, Bytes, Can, Commitment, Config, Fence, GuestStats, KsmMode, KsmRun,
+    KsmSettings, Mode, Outsider, Outsiders, Polling, Reading, SelfDeflationWithin, Space, Span, TmpfsId,
+    Withheld, name_matches,
 };
 use memtide_vmm::qemu::{Accel, Backing, BalloonArgument, Equipment, Launcher, MemoryArgument, MemoryBlock};
 const PROBLEM: Severity = Severity::Problem;

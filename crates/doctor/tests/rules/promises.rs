@@ -16,13 +16,32 @@ fn more_is_promised_than_there_is() {
         "{}",
         findings[0].fact
     );
-    assert!(findings[0].cost.contains("up to 1 GiB"), "{}", findings[0].cost);
+    assert!(findings[0].cost.contains("room for 1 of them"), "{}", findings[0].cost);
+    assert!(findings[0].cost.contains("up to 512 MiB"), "{}", findings[0].cost);
+    let whole = found(|facts| {
+        many(facts);
+        facts.config.self_deflation_within = SelfDeflationWithin::Whole;
+    });
+    assert!(whole[0].cost.contains("up to 1 GiB"), "{}", whole[0].cost);
     let managed = found(|facts| {
         many(facts);
         facts.daemon =
             Daemon::Runs { version: "0.1.0".to_owned(), mode: Mode::Manage, guests: Default::default() };
     });
-    assert_eq!(rules(&managed), ["ksm.off"], "memtide is made for this");
+    assert_eq!(rules(&managed), ["promises.self-deflations", "ksm.off"], "memtide is made for this");
+    let says = text(&managed[0]);
+    assert!(says.contains("9 guests may deflate") && says.contains("self_deflations = 9"), "{says}");
+    for change in [(|config| config.self_deflations = 9) as fn(&mut Config), |config| {
+        config.commitment = Commitment::Elastic
+    }] {
+        let none = found(|facts| {
+            many(facts);
+            change(&mut facts.config);
+            facts.daemon =
+                Daemon::Runs { version: "0.1.0".to_owned(), mode: Mode::Manage, guests: Default::default() };
+        });
+        assert_eq!(rules(&none), ["ksm.off"]);
+    }
     let fixed = found(|facts| {
         many(facts);
         facts.guests.iter_mut().for_each(|guest| guest.managed = false);

@@ -221,3 +221,8 @@ impl<'a> Known<'a> {
         self.record.tries_since.map(|since| now.since(since))
     }
 }
+
+/// A sum as it is told.
+pub fn narrow(bytes: u128) -> Bytes {
+    Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX))
+}

@@ -11,6 +11,7 @@
 
 mod gain;
 mod holds;
+mod in_use;
 mod known;
 mod room;
 mod tmpfs;
@@ -18,8 +19,8 @@ mod wanted;
 pub mod witness;
 
 use memtide_model::{
-    Action, Bytes, Config, GuestId, Keeps, KsmMode, Mechanism, Mode, Ordered, Plan, Request, Snapshot, Span,
-    Subject, Withheld, Witness,
+    Action, Bytes, Config, GuestId, Keeps, KsmMode, Mechanism, Mode, Ordered, Plan, Polling, Request,
+    Snapshot, Span, Subject, Withheld, Witness,
 };
 
 use self::known::{Known, known};
@@ -113,6 +114,18 @@ pub enum Violation {
         taken: Bytes,
         /// The most that others can want, less what the plan takes before.
         wanted: Bytes,
+    },
+    /// The plan takes memory that a guest uses, and others lack less.
+    #[error(
+        "the plan takes {taken} from {guest} that it uses, and others lack at most {lacking} of what they use"
+    )]
+    TakesInUse {
+        /// The guest.
+        guest: GuestId,
+        /// Memory in use that it would give.
+        taken: Bytes,
+        /// The most that others can lack of memory in use, less what the plan takes before.
+        lacking: Bytes,
     },
     /// A guest without fresh statistics is asked for memory of its fair share.
     #[error("the plan gives {guest} {target}, less than its share of {share}, without fresh statistics")]
@@ -231,6 +244,17 @@ pub enum Violation {
         /// Page cache that the agent may drop.
         droppable: Bytes,
     },
+    /// The plan asks an agent for memory that nobody can want, or for page cache that memtide may not take.
+    #[error("the plan asks the agent in {guest} to {request}, and nobody can want it")]
+    AsksForNothing {
+        /// The guest.
+        guest: GuestId,
+        /// What its agent would do.
+        request: Request,
+    },
+    /// The guest's statistics are polled as often already.
+    #[error("the plan polls the statistics of {0}, which are polled already")]
+    PollsForNothing(GuestId),
     /// Statistics that are never made, or made so often that they cost the guest its CPU.
     #[error("the plan polls the statistics of {guest} every {every}")]
     Interval {
@@ -347,6 +371,9 @@ impl<'a> Bench<'a> {
             Request::PollStats(every) if every < SHORTEST_INTERVAL || every > LONGEST_INTERVAL => {
                 broken.push(Violation::Interval { guest: id.clone(), every });
             }
+            Request::PollStats(every) if !needs_poll(&self.guests[index], every) => {
+                broken.push(Violation::PollsForNothing(id.clone()));
+            }
             Request::PollStats(_) | Request::Reclaim(_) => {}
             Request::Split => broken.extend(self.judge_split(index)),
             Request::Trim(_) | Request::Compact | Request::LimitCache(_) => {
@@ -447,11 +474,27 @@ impl<'a> Bench<'a> {
             Request::Trim(bytes) if bytes > agent.droppable() => {
                 Some(Violation::TrimsNeeded { guest: id(), bytes, droppable: agent.droppable() })
             }
-            Request::LimitCache(share) if share != guest.class.cache_limit => {
-                Some(Violation::NotOrdered(Subject::Guest(id())))
+            Request::LimitCache(share) => {
+                let is_right = share == guest.class.cache_limit;
+                (!is_right).then(|| Violation::NotOrdered(Subject::Guest(id())))
             }
-            _ => None,
+            _ => self.judge_freeing(index, request),
         }
+    }
+
+    /// What an agent frees must be wanted by others, or by the operator.
+    fn judge_freeing(&mut self, index: usize, request: Request) -> Option<Violation> {
+        let (config, witness, seen) = (self.config, self.witness, self.seen);
+        let guest = &self.guests[index];
+        let (bytes, may) = match request {
+            Request::Trim(bytes) => (bytes, guest.class.squeeze),
+            _ => (Bytes::ZERO, true),
+        };
+        let wanted = self.wanted.get_or_insert_with(|| Wanted::new(config, witness, seen, &self.guests));
+        let tmpfs = self.tmpfs.get_or_insert_with(|| AllTmpfs::new(config, witness, seen, &self.guests));
+        let is_wanted = may && (wanted.is_wanted_from(guest, bytes) || tmpfs.is_wanted_from(guest, bytes));
+        let is_right = is_wanted || is_ordered_trim(seen, guest, request);
+        (!is_right).then(|| Violation::AsksForNothing { guest: guest.seen.id.clone(), request })
     }
 
     fn judge_target(
@@ -516,14 +559,13 @@ impl<'a> Bench<'a> {
         let wanted = self.wanted.get_or_insert_with(|| Wanted::new(config, witness, seen, &self.guests));
         if broken.is_empty()
             && !is_ordered_fetch(seen, guest, target)
-            && let Err(wanted) = wanted.take(guest, target)
+            && let Err(violation) = wanted.take(guest, target)
             && !self
                 .tmpfs
                 .get_or_insert_with(|| AllTmpfs::new(config, witness, seen, &self.guests))
                 .take(guest, target)
         {
-            let taken = guest.pending.saturating_sub(target);
-            broken.push(Violation::Unwanted { guest: id(), taken, wanted });
+            broken.push(violation);
         }
     }
 
@@ -562,6 +604,23 @@ fn is_ordered(seen: &Snapshot, action: &Action) -> bool {
         }
         _ => false,
     })
+}
+
+/// Whether the operator ordered the guest's agent to drop at least this much.
+fn is_ordered_trim(seen: &Snapshot, guest: &Known<'_>, request: Request) -> bool {
+    seen.orders.iter().any(|order| match (order.ordered, request) {
+        (Ordered::Trim(ordered), Request::Trim(asked)) => order.guest == guest.seen.id && asked <= ordered,
+        _ => false,
+    })
+}
+
+/// Whether a guest's statistics are polled less often than this, or were never polled for memtide.
+fn needs_poll(guest: &Known<'_>, every: Span) -> bool {
+    match guest.seen.told.polling {
+        Polling::Off => true,
+        Polling::Every(present) => present > every || !guest.record.is_polled,
+        Polling::Unknown => false,
+    }
 }
 
 /// Whether the operator ordered the guest's balloon to take at least this much, and the guest calls as much available, with what it already gives.

@@ -2,18 +2,20 @@
 //!
 //! **Strict.** Each grant must keep three sums from rising above the capacity, or above their old values if those were over it already: Σ reach;
 //! Σ strict costs; and Σ strict costs with the k largest self-deflations. The reserve and the room for self-deflations are for surprises: a
-//! guest that lacks memory may be granted them, as long as Σ reach and Σ strict costs stay within everything that others leave.
+//! guest that lacks memory in use may be granted them, as far as it lacks it ([`super::in_use`]), and as long as Σ reach and Σ strict costs stay within
+//! everything that others leave.
 //!
 //! **Elastic.** The grants of a plan must fit into memory that is really free, beside the growth that was just seen, as far
-//! as it needs no grant.
+//! as it needs no grant. The reserve is for surprises here, too.
 
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-use memtide_model::{Bytes, Commitment, Config, Snapshot, Witness};
+use memtide_model::{Bytes, Commitment, Config, Moment, Snapshot, Witness};
 
 use super::Violation;
-use super::known::Known;
+use super::in_use::lacks_in_use;
+use super::known::{Known, narrow};
 
 /// The room that is left after the grants accepted so far.
 pub struct Room {
@@ -32,6 +34,9 @@ pub struct Room {
     promises: Vec<Promise>,
     /// Everything that others leave, with the reserve.
     all: u128,
+    /// The reserve.
+    reserve: u128,
+    now: Moment,
     /// Elastic: memory that is really free.
     free: u128,
     /// Elastic: the growth that must fit beside the grants.
@@ -43,7 +48,8 @@ impl Room {
     pub fn new(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> Self {
         let capacity = seen.host.capacity;
         let other = u128::from(seen.host.beside_guests().get());
-        let fixed = other + u128::from(config.reserve_of(capacity).get());
+        let reserve = u128::from(config.reserve_of(capacity).get());
+        let fixed = other + reserve;
         let k = places(config);
         let peaks = [witness.self_deflation.peak, witness.self_deflation_at_most.peak];
         let mut within = peaks.map(|peak| config.self_deflation_within.most(peak)).to_vec();
@@ -71,6 +77,8 @@ impl Room {
             strict: [strict; 2],
             promises: within.into_iter().map(promise).collect(),
             all: u128::from(capacity.get()).saturating_sub(other),
+            reserve,
+            now: seen.taken_at,
             free: u128::from(capacity.get()).saturating_sub(other + costs),
             growth: growth.min(exposures),
             granted: 0,
@@ -85,8 +93,11 @@ impl Room {
         match self.commitment {
             Commitment::Strict => self.grant_strict(guest, index, target),
             Commitment::Elastic => {
-                let granted = self.granted + u128::from(target.saturating_sub(guest.held()).get());
-                if granted + self.growth > self.free {
+                let more = u128::from(target.saturating_sub(guest.held()).get());
+                let granted = self.granted + more;
+                let needs = granted + self.growth;
+                let is_for_surprises = || more <= lacks_in_use(guest, self.now);
+                if needs > self.free || needs + self.reserve > self.free && !is_for_surprises() {
                     return Err(Violation::Unbacked {
                         guest: guest.seen.id.clone(),
                         granted: narrow(granted),
@@ -113,7 +124,8 @@ impl Room {
         let mut each = self.promises.iter().zip(&afterwards);
         let is_promised =
             holds && each.any(|(promise, [need, _])| fits(*need, promise.before.max(promise.need)));
-        let is_for_surprises = || reach.max(strict) <= self.all && lacks_memory(guest);
+        let asks = u128::from(target.saturating_sub(held).get());
+        let is_for_surprises = || reach.max(strict) <= self.all && asks <= lacks_in_use(guest, self.now);
         if !is_promised && !is_for_surprises() {
             let (after, before) = match holds {
                 true => (afterwards[0][0], self.promises[0].before),
@@ -133,12 +145,6 @@ impl Room {
         }
         Ok(())
     }
-}
-
-/// Whether a guest lacks memory: it holds less than its reservation, or has less than three eighths of its size available.
-fn lacks_memory(guest: &Known<'_>) -> bool {
-    let little = guest.seen.told.full.mul_div(3, 8);
-    guest.held() < guest.reservation() || guest.available().is_some_and(|available| available < little)
 }
 
 /// Σ strict costs before the plan, with the k largest self-deflations.
@@ -234,8 +240,4 @@ impl Selfs {
         }
         self.sum = sum;
     }
-}
-
-pub fn narrow(bytes: u128) -> Bytes {
-    Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX))
 }

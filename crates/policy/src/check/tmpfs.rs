@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use memtide_model::{Bytes, Commitment, Config, Snapshot, Space, TmpfsId, Witness};
 
 use super::Violation;
-use super::known::Known;
-use super::room::narrow;
+use super::in_use::InUse;
+use super::known::{Known, narrow};
 use super::wanted::{Pledge, Wanted};
 
 /// The tmpfs of a snapshot, with the grants and the shrinks that were accepted so far.
@@ -76,6 +76,11 @@ impl AllTmpfs {
         self.of(guest).is_some_and(|one| one.wanted.take(guest, target).is_ok())
     }
 
+    /// Whether those that share a guest's tmpfs can want this much that its agent would free.
+    pub fn is_wanted_from(&mut self, guest: &Known<'_>, bytes: Bytes) -> bool {
+        self.of(guest).is_some_and(|one| one.wanted.is_wanted_from(guest, bytes))
+    }
+
     /// The least that a silent guest keeps in its tmpfs; `None` if its memory is in none.
     pub fn pledge(&mut self, guest: &Known<'_>) -> Option<Bytes> {
         self.of(guest).map(|one| one.pledge.of(guest))
@@ -100,16 +105,19 @@ impl One {
         let part = |line: Bytes| number(line) * whole / number(host).max(1);
         let reserve = part(config.reserve_of(host));
         let danger = part(seen.host.share(config.states.hard()).mul_div(5, 4));
+        let recent = number(witness.surge.recent);
+        let low = part(seen.host.share(config.states.low()).mul_div(5, 4));
         let exposed: u128 = inside.iter().map(|guest| may_touch(guest)).sum();
         let growth = inside.iter().map(|guest| grows(guest)).sum();
         let expected = super::wanted::growth_of(config, witness, inside.iter().copied());
         let needs = match config.commitment {
             Commitment::Strict => {
                 let selfs: u128 = inside.iter().map(|guest| u128::from(guest.self_deflation())).sum();
-                exposed + selfs + reserve + danger + number(witness.surge.recent)
+                exposed + selfs + reserve + danger + recent
             }
             Commitment::Elastic => reserve.max(danger) + expected,
         };
+        let in_use = InUse::new(inside.iter().copied(), (0, free), low + recent, Some(danger + recent));
         let wants: u128 = inside.iter().map(|guest| guest.can_want(seen.taken_at)).sum();
         let certain: u128 = inside.iter().map(|guest| number(certain(guest))).sum();
         let pool = free + inside.iter().map(|guest| guest.touched()).sum::<u128>();
@@ -121,7 +129,7 @@ impl One {
             exposed: [exposed; 2],
             growth,
             granted: 0,
-            wanted: Wanted::in_tmpfs(config, (needs + wants, free), seen.taken_at),
+            wanted: Wanted::in_tmpfs(config, (needs + wants, free), in_use, seen.taken_at),
             pledge: Pledge::in_tmpfs(config, pool, reserve + expected + certain, shares),
         }
     }

@@ -12,12 +12,13 @@
 
 use memtide_model::{Bytes, Commitment, Config, Moment, Snapshot, Witness};
 
-use super::DOES_NOT_GROW;
-use super::known::Known;
+use super::in_use::InUse;
+use super::known::{Known, narrow};
+use super::{DOES_NOT_GROW, Violation};
 
 /// A guest that nobody has seen grow fills at most this much memory while memtide reacts.
 const PRIOR: Bytes = Bytes::from_mib(900);
-/// Each step may be a little larger than what is wanted: less is not worth a change.
+/// Less than this, and a part of a guest's size, is not worth a change.
 const LEAST_STEP: Bytes = Bytes::from_mib(32);
 
 /// The memory that the shrinks of a plan may take.
@@ -27,6 +28,7 @@ pub struct Wanted {
     has: u128,
     /// Taken by the shrinks so far.
     taken: u128,
+    in_use: InUse,
     commitment: Commitment,
     now: Moment,
     /// One guest may give by the clock.
@@ -39,10 +41,12 @@ impl Wanted {
     pub fn new(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> Self {
         let now = seen.taken_at;
         let wants: u128 = guests.iter().map(|guest| guest.can_want(now)).sum();
+        let (needs, is_kept) = needed(config, witness, seen, guests);
         Self {
-            needs: needed(config, witness, seen, guests) + wants,
+            needs: needs + wants,
             has: u128::from(seen.host.capacity.get()),
             taken: 0,
+            in_use: InUse::of_host(config, witness, seen, guests, is_kept),
             commitment: config.commitment,
             now,
             by_clock: config.squeeze_every.is_some(),
@@ -51,15 +55,28 @@ impl Wanted {
     }
 
     /// The guests of a tmpfs can need this much, and have that much.
-    pub fn in_tmpfs(config: &Config, (needs, has): (u128, u128), now: Moment) -> Self {
-        Self { needs, has, taken: 0, commitment: config.commitment, now, by_clock: false, grows: false }
+    pub fn in_tmpfs(config: &Config, (needs, has): (u128, u128), in_use: InUse, now: Moment) -> Self {
+        let commitment = config.commitment;
+        Self { needs, has, taken: 0, in_use, commitment, now, by_clock: false, grows: false }
+    }
+
+    /// What others than this guest can want beyond all that there is.
+    fn of_others(&self, guest: &Known<'_>) -> u128 {
+        self.needs.saturating_sub(guest.can_want(self.now)).saturating_sub(self.has)
+    }
+
+    /// Whether others can want this much that a guest's agent would free.
+    pub fn is_wanted_from(&self, guest: &Known<'_>, bytes: Bytes) -> bool {
+        let others = self.of_others(guest);
+        others > 0 && u128::from(bytes.get()) <= others + u128::from(least_step(guest).get())
     }
 
     /// Takes memory from a guest until it keeps `target`.
     ///
     /// # Errors
-    /// The most that others can want from it, if that is less.
-    pub fn take(&mut self, guest: &Known<'_>, target: Bytes) -> Result<(), Bytes> {
+    /// The promise that this would break, if others can want less from it, or less of what it uses.
+    pub fn take(&mut self, guest: &Known<'_>, target: Bytes) -> Result<(), Violation> {
+        self.in_use.take(guest, target)?;
         let given = u128::from(guest.pending.saturating_sub(target).get());
         let given = match self.commitment {
             Commitment::Strict => given,
@@ -69,8 +86,8 @@ impl Wanted {
                 .min(guest.touched().saturating_sub(u128::from(target.get())))
                 .saturating_sub(guest.free()),
         };
-        let step = LEAST_STEP.saturating_add(guest.seen.told.full.mul_div(1, 32));
-        let others = self.needs.saturating_sub(guest.can_want(self.now)).saturating_sub(self.has);
+        let step = least_step(guest);
+        let others = self.of_others(guest);
         let left = others.saturating_sub(self.taken);
         let is_wanted = others > 0 && given <= left + u128::from(step.get());
         // While somebody grows, one guest's untouched memory may be taken out of the way.
@@ -83,16 +100,23 @@ impl Wanted {
             return Ok(());
         }
         if !is_wanted {
-            return Err(super::room::narrow(left));
+            let taken = guest.pending.saturating_sub(target);
+            let wanted = narrow(left);
+            return Err(Violation::Unwanted { guest: guest.seen.id.clone(), taken, wanted });
         }
         self.taken += given;
         Ok(())
     }
 }
 
+/// Each step may be this much larger than what is wanted: less is not worth a change.
+fn least_step(guest: &Known<'_>) -> Bytes {
+    LEAST_STEP.saturating_add(guest.seen.told.full.mul_div(1, 32))
+}
+
 /// Whether a step by the clock is small, and leaves the guest its memory in use.
 fn may_be_squeezed(guest: &Known<'_>, target: Bytes, given: u128) -> bool {
-    let touched = super::room::narrow(guest.touched());
+    let touched = narrow(guest.touched());
     let used = guest.available().map(|available| guest.keeps.saturating_sub(available).min(touched));
     let is_small = given <= u128::from(guest.seen.told.full.mul_div(1, 8).get());
     guest.class.squeeze
@@ -101,8 +125,8 @@ fn may_be_squeezed(guest: &Known<'_>, target: Bytes, given: u128) -> bool {
         && used.is_some_and(|used| target >= used.max(Config::LEAST_TARGET))
 }
 
-/// All memory that guests and host can need without any grant.
-fn needed(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> u128 {
+/// All memory that guests and host can need without any grant, and whether that is a strict commitment that is kept.
+fn needed(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> (u128, bool) {
     let number = |bytes: Bytes| u128::from(bytes.get());
     let host = &seen.host;
     let reserve = config.reserve_of(host.capacity);
@@ -117,14 +141,12 @@ fn needed(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'
                 + void;
             // A commitment that is not kept no longer protects the host: its free memory counts, too.
             let is_kept = need <= number(host.capacity);
-            need + if is_kept { 0 } else { number(danger) + number(witness.surge.recent) }
+            (need + if is_kept { 0 } else { number(danger) + number(witness.surge.recent) }, is_kept)
         }
         Commitment::Elastic => {
             let costs: u128 = guests.iter().map(Known::costs).sum();
-            number(host.beside_guests())
-                + costs
-                + number(reserve.max(danger))
-                + growth(config, witness, guests)
+            let need = number(host.beside_guests()) + costs + number(reserve.max(danger));
+            (need + growth(config, witness, guests), false)
         }
     }
 }
@@ -198,9 +220,9 @@ impl Pledge {
         let part = self.pool * u128::from(guest.class.shares) / self.shares;
         let has = match self.commitment {
             Commitment::Strict => guest.held(),
-            Commitment::Elastic => super::room::narrow(guest.touched()),
+            Commitment::Elastic => narrow(guest.touched()),
         };
-        let part = super::room::narrow(part).min(has);
+        let part = narrow(part).min(has);
         // Rounding costs at most a page of each.
         guest.whole_pages(part.saturating_sub(guest.seen.told.full.mul_div(1, 64))).max(guest.reservation())
     }

@@ -16,10 +16,18 @@
 use std::collections::BTreeMap;
 
 use memtide_model::{
-    Answer, Bytes, Config, GuestId, GuestSeen, Hold, Keeps, Mode, Moment, Order, Plan, Request, Snapshot,
-    Span, Surge, Witness, Witnessed,
+    AgentCounters, Answer, BalloonCounters, Bytes, Config, GuestId, GuestSeen, GuestStats, Hold, Keeps, Mode,
+    Moment, Order, Plan, Reading, Request, Snapshot, Span, Surge, Witness, Witnessed,
 };
 
+/// A stall raises what a guest needs for this long; the policy may have heard of it one report later.
+pub(super) const STALL_LASTS: Span = Span::from_secs(12);
+/// A stall raises it by at least this much.
+const LEAST_RAISE: Bytes = Bytes::from_mib(64);
+/// Equal statistics made within this time of each other are the same.
+const SAME: Span = Span::from_millis(20);
+/// The possible error in the age of statistics: a driver makes them while its balloon moves.
+const AGE_ERROR: Span = Span::from_millis(100);
 /// The shortest time in which memory can come back, and the longest.
 const SHORTEST: Span = Span::from_millis(500);
 const LONGEST: Span = Span::from_secs(3);
@@ -65,7 +73,7 @@ pub fn looks(witness: &mut Witness, config: &Config, seen: &Snapshot) {
         witnessed.grown = fallen(witnessed.grown, elapsed, SHORTEST).saturating_add(by);
         grown = grown.saturating_add(by);
         witnessed.footprint = footprint.or(witnessed.footprint);
-        look_at(witnessed, guest, elapsed_before, now);
+        look_at(witnessed, guest, elapsed.min(elapsed_before), now);
         deflated = deflated.saturating_add(deflated_itself_by(witnessed, guest, now));
         super::gain::look(witnessed, guest, now);
         let watches = config.mode == Mode::Manage && !is_ordered && witnessed.hold.is_none();
@@ -120,7 +128,11 @@ pub fn hears(witness: &mut Witness, seen: &Snapshot, plan: &Plan, answers: &[Ans
                 }
                 continue;
             }
-            Request::PollStats(_) | Request::Reclaim(_) | Request::Merge(_) | Request::Share(_) => continue,
+            Request::PollStats(_) => {
+                witnessed.is_polled |= matches!(answer, Answer::Accepted | Answer::Yielded(_));
+                continue;
+            }
+            Request::Reclaim(_) | Request::Merge(_) | Request::Share(_) => continue,
         };
         match answer {
             Answer::Accepted | Answer::Yielded(_) => {
@@ -166,6 +178,7 @@ pub fn lasting(witness: Witness, now: Moment) -> Witness {
             content_since: None,
             tries_since: None,
             doubted_at: Some(now),
+            is_polled: false,
             ..guest
         };
         (id, lasting)
@@ -223,6 +236,12 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
         (witnessed.reset_at, witnessed.told_since) = (Some(now), None);
     }
     let keeps = witnessed.actual;
+    if keeps != witnessed.was {
+        witnessed.moved_at = Some(now);
+    }
+    if !deflated_itself_by(witnessed, guest, now).is_zero() {
+        stall(witnessed, now);
+    }
     let asked = witnessed.target.filter(|_| guest.has_driver()).unwrap_or(keeps).min(guest.told.full);
     follow(witnessed, keeps.abs_diff(asked), guest.told.fence.is_some(), now);
     let stats = guest.told.stats.fresh().filter(|_| guest.has_driver());
@@ -236,34 +255,67 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
         .min(witnessed.was)
         .saturating_sub(available)
         .min(super::gain::backed(guest).unwrap_or(Bytes::MAX));
+    let made = made_at(&guest.told.stats, now);
+    let is_same = witnessed.made_at.is_some_and(|at| made.since(at) <= SAME);
     let rise = used.saturating_sub(witnessed.used);
-    witnessed.grew = match least == witnessed.used {
-        // The statistics may be the same ones again.
-        true => witnessed.grew.max(rise),
-        false => fallen(witnessed.grew, elapsed, LONGEST).saturating_add(rise),
+    witnessed.grew = match witnessed.told_since {
+        None => Bytes::ZERO,
+        Some(_) if is_same => witnessed.grew.max(rise),
+        Some(_) => fallen(witnessed.grew, elapsed, LONGEST).saturating_add(rise),
     };
-    witnessed.used = least;
+    (witnessed.used, witnessed.made_at) = (least, Some(made));
+    let moves = witnessed.moved_at.is_some_and(|at| at.after(AGE_ERROR) >= made);
+    let most = keeps.max(witnessed.was).saturating_sub(available);
+    (witnessed.uses_at_least, witnessed.uses_at_most) = match moves {
+        true => (least.min(witnessed.uses_at_least), most.max(witnessed.uses_at_most)),
+        false => (least, most),
+    };
     witnessed.told_since = witnessed.told_since.or(Some(now));
-    let count = |count: Option<u64>| count.unwrap_or_default();
-    let swapped = count(stats.swapped_in.map(Bytes::get));
-    let signs = [count(stats.alloc_stalls), count(stats.direct_scans), count(stats.oom_kills), swapped];
-    let signs = signs.into_iter().fold(0, u64::wrapping_add);
+    let is_new = witnessed.told_since == Some(now);
+    let agent = guest.told.agent.fresh().map(|agent| agent.counters);
+    let is_quiet = {
+        let of_agent = agent.as_ref().map(AgentCounters::hardships);
+        let now = [Some(BalloonCounters::from(stats).hardships()), of_agent];
+        !has_more(now, &mut witnessed.hardships) || is_new
+    };
+    if !is_quiet {
+        stall(witnessed, now);
+    }
     let full = guest.told.full;
     let left = available.saturating_add(asked.saturating_sub(keeps));
     let growth = full.mul_div(1, 32).clamp(Bytes::from_mib(16), Bytes::from_mib(512));
     let has_plenty = stats.free.is_some_and(|free| free > keeps.mul_div(1, 4).max(full.mul_div(1, 8)))
         && left > growth.saturating_add(full.mul_div(1, 4))
-        && signs == witnessed.signs;
-    witnessed.signs = signs;
-    let agents = guest.told.agent.fresh().map(|agent| agent.counters.oom_kills);
-    for (killed, before) in [stats.oom_kills, agents].into_iter().zip(&mut witnessed.killed) {
-        let has_more = killed.zip(*before).is_some_and(|(killed, before)| killed > before);
-        if has_more && witnessed.told_since != Some(now) {
-            witnessed.killed_at = Some(now);
-        }
-        *before = killed.or(*before);
+        && is_quiet;
+    let kills = [stats.oom_kills, agent.map(|agent| agent.oom_kills)];
+    if has_more(kills, &mut witnessed.killed) && !is_new {
+        witnessed.killed_at = Some(now);
     }
     witnessed.content_since = witnessed.content_since.or(Some(now)).filter(|_| has_plenty);
+}
+
+/// A stall may raise what a guest needs, for a while.
+fn stall(witnessed: &mut Witnessed, now: Moment) {
+    let held = witnessed.target.unwrap_or_default().max(witnessed.actual);
+    let size = held.saturating_add(held.mul_div(1, 4).max(LEAST_RAISE));
+    let before = witnessed.raised.filter(|(_, at)| now.since(*at) < STALL_LASTS);
+    witnessed.raised = Some((before.map_or(size, |(before, _)| before.max(size)), now));
+}
+
+/// Whether a counter has become more than it was `before`, which is then as now. One that is not told stays as it was.
+fn has_more(now: [Option<u64>; 2], before: &mut [Option<u64>; 2]) -> bool {
+    let mut more = false;
+    for (now, before) in now.into_iter().zip(before) {
+        more |= now.zip(*before).is_some_and(|(now, before)| now > before);
+        *before = now.or(*before);
+    }
+    more
+}
+
+/// When statistics were made.
+fn made_at(stats: &Reading<GuestStats>, now: Moment) -> Moment {
+    let age = if let Reading::Fresh { age, .. } = stats { *age } else { Span::ZERO };
+    Moment::from_millis(now.as_millis().saturating_sub(age.as_millis()))
 }
 
 /// Follows a guest's progress towards its target. A guest that moves away from it obeys somebody else, or itself.

@@ -1,7 +1,9 @@
 //! `check` finds every violation that it names: a valid decision, then one change that breaks one promise.
 #![allow(clippy::unwrap_used, reason = "what a test does not find fails it")]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod once_let_pass;
 
 use std::collections::BTreeSet;
 
@@ -144,6 +146,9 @@ fn name(violation: &Violation) -> &'static str {
         Violation::Unbacked { .. } => "Unbacked",
         Violation::TmpfsFull { .. } => "TmpfsFull",
         Violation::Unwanted { .. } => "Unwanted",
+        Violation::TakesInUse { .. } => "TakesInUse",
+        Violation::AsksForNothing { .. } => "AsksForNothing",
+        Violation::PollsForNothing(_) => "PollsForNothing",
         Violation::BelowShare { .. } => "BelowShare",
         Violation::TakesFromStuck(_) => "TakesFromStuck",
         Violation::HostNotRead(_) => "HostNotRead",
@@ -164,7 +169,7 @@ fn name(violation: &Violation) -> &'static str {
     }
 }
 
-const ALL: [&str; 30] = [
+const ALL: [&str; 33] = [
     "ActsWhileObserving",
     "UnknownGuest",
     "AsksTwice",
@@ -178,6 +183,7 @@ const ALL: [&str; 30] = [
     "Unbacked",
     "TmpfsFull",
     "Unwanted",
+    "TakesInUse",
     "BelowShare",
     "TakesFromStuck",
     "HostNotRead",
@@ -189,6 +195,8 @@ const ALL: [&str; 30] = [
     "NoAgent",
     "AsksTooOften",
     "TrimsNeeded",
+    "AsksForNothing",
+    "PollsForNothing",
     "NotOrdered",
     "NotForTheHost",
     "NotForAGuest",
@@ -244,7 +252,10 @@ const MUTATIONS: &[Mutation] = &[
         g.witnessed("donor").gain.proof = Proof::Vain { size: mib(700), resident: mib(800) };
         g.witnessed("donor").gain.full = mib(1024);
     }),
-    ("MoreThanAProbe", "nothing is known of it", |g| g.witnessed("donor").gain.proof = Proof::None),
+    ("MoreThanAProbe", "nothing is known of it", |g| {
+        g.witnessed("donor").gain.proof = Proof::None;
+        g.set("donor", mib(783));
+    }),
     ("BelowReservation", "more is guaranteed", |g| g.default_class().reservation = mib(790)),
     ("BelowReservation", "no kernel lives on 16 MiB", |g| g.set("donor", mib(16))),
     ("AboveLimit", "less is allowed", |g| {
@@ -411,6 +422,19 @@ const MUTATIONS: &[Mutation] = &[
         (donor.target, donor.distance) = (Some(target), mib(800).saturating_sub(target));
         donor.tries_since = Some(Moment::from_millis(3_000));
     }),
+    ("TakesInUse", "half of what a guest uses, for one that lacks 11 MiB", |g| {
+        g.witness.guests.get_mut(&id("donor")).unwrap().uses_at_least = mib(600);
+        *g.guest("donor") = guest("donor", 800, 600);
+        g.set("donor", mib(300));
+    }),
+    ("AsksForNothing", "an agent would drop page cache that nobody lacks", |g| {
+        g.trims("donor");
+        g.seen.host.capacity = mib(8000);
+    }),
+    ("PollsForNothing", "the statistics are polled each second already", |g| {
+        g.witnessed("a").is_polled = true;
+        g.guest("a").told.polling = Polling::Every(Span::from_secs(1));
+    }),
     ("HostNotRead", "the host's memory cannot be read", |g| {
         g.seen.host.missed = Some(Missed { why: Absence::Forbidden, age: Some(Span::from_secs(1)) });
     }),
@@ -487,228 +511,5 @@ impl Given {
         }
         given.plan = decide(&given.config, &given.state, &given.seen).plan;
         given
-    }
-}
-
-/// Plans that an earlier check let pass, one for each rule. Their reasons are those of honest plans.
-mod once_let_pass {
-    use memtide_model::{Limit, PAGE_4K};
-
-    use super::*;
-
-    const SECOND: u64 = 1000;
-
-    fn sets(name: &str, target: u64, reason: Reason) -> Action {
-        Action::of(id(name), Request::SetTarget(mib(target)), reason)
-    }
-
-    fn needs(mib: u64) -> Reason {
-        let bytes = super::mib(mib);
-        Reason::Demand { used: bytes, demand: bytes, entitlement: bytes }
-    }
-
-    /// The check has seen these guests for a while, quiet, with these targets.
-    fn given(config: Config, seen: Snapshot, plan: Vec<Action>) -> Given {
-        let mut witness = Witness::default();
-        let mut before = seen.clone();
-        before.taken_at = Moment::from_millis(seen.taken_at.as_millis() - 60 * SECOND);
-        while before.taken_at < seen.taken_at {
-            witness::looks(&mut witness, &config, &before);
-            before.taken_at = before.taken_at.after(Span::from_secs(1));
-        }
-        witness.guests.values_mut().for_each(|guest| guest.gain.proof = Proof::Gained);
-        Given { config, state: State::default(), witness, seen, plan: Plan { actions: plan } }
-    }
-
-    /// The names of the broken promises, each with the place of its action.
-    fn refused(given: &Given) -> Vec<(usize, &'static str)> {
-        given.refused().iter().map(|(place, violation)| (*place, name(violation))).collect()
-    }
-
-    fn at_a_minute(capacity: u64, guests: Vec<memtide_model::GuestSeen>) -> Snapshot {
-        snapshot(100 * SECOND, capacity, guests)
-    }
-
-    #[test]
-    fn everybody_to_32_mib_on_an_ample_host() {
-        let idle = Reason::IdleMemory { idle: mib(900), demand: mib(100), wanted: mib(900) };
-        let guests = || ["a", "b", "c"].map(|name| guest(name, 1024, 100)).to_vec();
-        let plan = || ["a", "b", "c"].map(|name| sets(name, 32, idle)).to_vec();
-        for config in [config(), elastic()] {
-            let given = given(config, at_a_minute(8192, guests()), plan());
-            assert_eq!(refused(&given), [(0, "Unwanted"), (1, "Unwanted"), (2, "Unwanted")]);
-        }
-        // Their limits do not fit, but each has had plenty for a minute, and the commitment is kept.
-        let smaller = || ["a", "b", "c"].map(|name| guest(name, 600, 100)).to_vec();
-        let given = given(config(), at_a_minute(2048, smaller()), plan());
-        assert_eq!(refused(&given), [(0, "Unwanted"), (1, "Unwanted"), (2, "Unwanted")]);
-    }
-
-    #[test]
-    fn more_than_a_small_step_of_one_guest_by_the_clock() {
-        let by_clock = Reason::SqueezeStep { cache: mib(0), demand: mib(132), wanted: mib(0) };
-        let clocked = || Config { squeeze_every: Some(Span::from_secs(3600)), ..config() };
-        let refused = |config, used, targets: &[(&'static str, u64)]| {
-            let plan = targets.iter().map(|(name, target)| sets(name, *target, by_clock)).collect();
-            let guests = vec![guest("a", 1024, used), guest("b", 1024, 100)];
-            refused(&given(config, at_a_minute(8192, guests), plan))
-        };
-        assert_eq!(refused(clocked(), 100, &[("a", 896)]), []);
-        assert_eq!(refused(config(), 100, &[("a", 896)]), [(0, "Unwanted")]);
-        assert_eq!(refused(clocked(), 100, &[("a", 895)]), [(0, "Unwanted")]);
-        assert_eq!(refused(clocked(), 100, &[("a", 896), ("b", 896)]), [(1, "Unwanted")]);
-        assert_eq!(refused(clocked(), 900, &[("a", 896)]), [(0, "Unwanted")]);
-        let mut without = clocked();
-        without.classes.values_mut().for_each(|class| class.squeeze = false);
-        assert_eq!(refused(without, 100, &[("a", 896)]), [(0, "Unwanted")]);
-    }
-
-    #[test]
-    fn more_than_was_ordered_or_is_available_is_fetched() {
-        let fetches = |bytes, target| {
-            let guests = vec![guest("a", 1024, 900), guest("b", 1024, 100)];
-            let plan = vec![sets("a", target, Reason::Ordered)];
-            let mut given = given(config(), at_a_minute(8192, guests), plan);
-            given.seen.orders.push(Order { guest: id("a"), ordered: Ordered::Fetch(mib(bytes)) });
-            refused(&given)
-        };
-        assert_eq!(fetches(100, 924), []);
-        assert_eq!(fetches(100, 923), [(0, "Unwanted")]);
-        assert_eq!(fetches(124, 900), []);
-        assert_eq!(fetches(500, 899), [(0, "Unwanted")], "it calls 124 available");
-        // 100 are on their way already, and only 24 of the 124 are left.
-        let giving = |target| {
-            let guests = vec![guest("a", 1024, 900), guest("b", 1024, 100)];
-            let mut given =
-                given(config(), at_a_minute(8192, guests), vec![sets("a", target, Reason::Ordered)]);
-            given.witnessed("a").target = Some(mib(924));
-            given.seen.orders.push(Order { guest: id("a"), ordered: Ordered::Fetch(mib(100)) });
-            refused(&given)
-        };
-        assert_eq!(giving(900), []);
-        assert_eq!(giving(899), [(0, "Unwanted")]);
-    }
-
-    #[test]
-    fn a_guest_without_statistics_is_squeezed_to_32_mib() {
-        let silent = but(guest("a", 800, 100), |a| a.told.stats = Reading::absent(Absence::Silent));
-        let guests = vec![silent, guest("b", 600, 590)];
-        let short = Reason::OverShare { entitlement: mib(32), short: mib(700) };
-        // 1400 + 120 of 1500. Its share is at least (1500 - 120 - 64) / 2, less a 64th of its size: 642.
-        let mut given = given(config(), at_a_minute(1500, guests), vec![sets("a", 32, short)]);
-        assert_eq!(refused(&given), [(0, "BelowShare")]);
-        given.set("a", mib(642));
-        assert_eq!(refused(&given), []);
-    }
-
-    #[test]
-    fn a_blind_guest_grows_as_if_it_were_released() {
-        let silent = but(guest("a", 500, 100), |a| a.told.stats = Reading::absent(Absence::Silent));
-        let plan = vec![sets("a", 900, Reason::Release)];
-        for config in [config(), elastic()] {
-            let mut given = given(config, at_a_minute(4096, vec![silent.clone()]), plan.clone());
-            assert_eq!(refused(&given), [(0, "GrowsBlind")]);
-            let hold = Hold { keeps: Keeps::Limit, until: None };
-            given.seen.orders.push(Order { guest: id("a"), ordered: Ordered::Leave(hold) });
-            assert_eq!(refused(&given), [], "the operator released it");
-        }
-    }
-
-    #[test]
-    fn a_reservation_is_broken_as_if_the_guest_were_held() {
-        let plan = vec![sets("a", 600, Reason::Held { target: mib(700) })];
-        let mut given = given(config(), at_a_minute(4096, vec![guest("a", 600, 300)]), plan);
-        given.default_class().reservation = mib(700);
-        let a = given.witnessed("a");
-        let a_second_ago = Some(Moment::from_millis(99 * SECOND));
-        (a.target, a.written_at) = (Some(mib(700)), a_second_ago);
-        (a.distance, a.tries_since) = (mib(100), a_second_ago);
-        assert_eq!(refused(&given), [(0, "BelowReservation")]);
-        let hold = Hold { keeps: Keeps::Size, until: None };
-        given.seen.orders.push(Order { guest: id("a"), ordered: Ordered::Leave(hold) });
-        assert_eq!(refused(&given), [], "the operator holds it");
-    }
-
-    #[test]
-    fn a_stuck_guest_is_asked_for_more_10_ms_after_its_last_change() {
-        let idle = Reason::IdleMemory { idle: mib(400), demand: mib(100), wanted: mib(400) };
-        let guests = vec![guest("a", 800, 100), guest("b", 600, 598)];
-        let mut given = given(config(), at_a_minute(1500, guests), vec![sets("a", 400, idle)]);
-        assert_eq!(refused(&given), []);
-        let a = given.witnessed("a");
-        (a.target, a.distance) = (Some(mib(500)), mib(300));
-        a.tries_since = Some(Moment::from_millis(93 * SECOND));
-        a.written_at = Some(Moment::from_millis(100 * SECOND - 10));
-        assert_eq!(refused(&given), [(0, "TakesFromStuck")]);
-    }
-
-    #[test]
-    fn elastic_grants_four_guests_what_is_not_there() {
-        let large = |name| but(guest(name, 300, 290), |guest| guest.told.full = mib(4096));
-        let names = ["a", "b", "c", "d"];
-        // 4 × 360 of 1500: 60 are free, and the guests grew by 3000 together.
-        let plan = names.map(|name| sets(name, 4096, needs(4096))).to_vec();
-        let mut given = given(elastic(), at_a_minute(1500, names.map(large).to_vec()), plan);
-        given.witness.surge.peak = mib(3000);
-        assert_eq!(refused(&given), [0, 1, 2, 3].map(|place| (place, "Unbacked")));
-    }
-
-    #[test]
-    fn a_host_with_1_mib_free_grants_124() {
-        let guests = vec![guest("a", 500, 490)];
-        let mut given = given(elastic(), at_a_minute(561, guests), vec![sets("a", 624, needs(624))]);
-        assert_eq!(refused(&given), [(0, "Unbacked")]);
-        given.set("a", mib(501));
-        assert_eq!(refused(&given), []);
-    }
-
-    #[test]
-    fn one_guest_gets_three_intervals() {
-        let polls = |every| Action::of(id("a"), Request::PollStats(every), Reason::NeedStats);
-        let spans = [Span::from_secs(1), Span::from_millis(1), Span::from_millis(u64::MAX)];
-        let given = given(config(), at_a_minute(4096, vec![guest("a", 600, 300)]), spans.map(polls).to_vec());
-        let both = |place| [(place, "AsksTwice"), (place, "Interval")];
-        assert_eq!(refused(&given), [both(1), both(2)].concat());
-    }
-
-    #[test]
-    fn strict_raises_reach_above_the_capacity_because_a_self_deflation_falls() {
-        let guests =
-            vec![guest("a", 600, 300), guest("b", 600, 300), common::deflating(guest("c", 600, 590))];
-        // 3 × 660 = 1980 of 1700; with "c" at 900, 2280. The room for its own deflation falls by as much.
-        let config = Config { self_deflations: 1, ..config() };
-        let plan = vec![sets("a", 500, needs(500)), sets("c", 900, needs(900))];
-        let given = given(config, at_a_minute(1700, guests), plan);
-        assert_eq!(refused(&given), [(1, "OverCommitted")]);
-    }
-
-    #[test]
-    fn a_grant_too_many_costs_that_grant_and_not_the_memory_that_others_free() {
-        let guests = vec![guest("a", 800, 100), guest("b", 400, 390), guest("c", 400, 390)];
-        // 1600 + 180 of 1880: 100 are spare. "b" may have 80 of them, "c" then 20.
-        let plan = vec![
-            sets("a", 500, needs(500)),
-            sets("b", 480, needs(480)),
-            sets("c", 480, needs(480)),
-            sets("a", 400, needs(400)),
-        ];
-        let mut given = given(config(), at_a_minute(1880, guests), plan);
-        let early = "GrowsBeforeFreed";
-        assert_eq!(refused(&given), [(1, early), (2, early), (3, "AsksTwice")]);
-        given.plan.actions.pop();
-        assert_eq!(refused(&given), [(2, "OverCommitted")]);
-        given.set("c", mib(420));
-        assert_eq!(refused(&given), []);
-    }
-
-    #[test]
-    fn without_a_reading_of_the_host_only_a_limit_is_enforced() {
-        let guests = vec![guest("a", 800, 100), guest("b", 400, 390)];
-        let plan = vec![sets("a", 600, needs(600)), sets("b", 500, needs(500))];
-        let mut given = given(config(), at_a_minute(1880, guests), plan);
-        given.seen.host.missed = Some(Missed { why: Absence::Forbidden, age: None });
-        assert_eq!(refused(&given), [(0, "HostNotRead"), (1, "HostNotRead")]);
-        given.default_class().limit = Limit::At(mib(600).saturating_sub(PAGE_4K.bytes()));
-        assert_eq!(refused(&given), [(1, "HostNotRead")]);
     }
 }

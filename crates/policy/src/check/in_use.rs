@@ -1,0 +1,146 @@
+//! Memory in use: for whose sake it may be taken, and who may be granted what is kept for surprises.
+//!
+//! **Terms.** A guest certainly uses what its statistics do not call available, as far as the host backs it. Page cache beyond that is not counted: a
+//! kernel calls all of it available but what its watermarks need. Of a class that memtide may not squeeze, page cache counts as in use.
+//!
+//! **Rules.**
+//! - Memory in use is given only for memory in use that other guests lack, and for a host in danger, as far as neither fits into what is free.
+//! - A guest lacks memory in use if it has less left than the headroom of a guest that does not grow. So one that is stalled by much page
+//!   cache in use lacks none.
+//! - What is kept for surprises (the reserve, the room for self-deflations) is granted only as far as a guest lacks its reservation or memory in use,
+//!   with its growth. After a stall, it may lack a quarter of its memory, if it has less than three eighths of its size available: its word alone opens
+//!   no reserve.
+
+use memtide_model::{Bytes, Config, Moment, Snapshot, Witness};
+
+use super::Violation;
+use super::known::{Known, narrow};
+use super::witness::STALL_LASTS;
+
+/// Less than this is none: sizes are whole pages.
+const ROUNDING: u128 = 1 << 20;
+/// A kernel calls at most this much of its page cache not available: what it keeps for its watermarks.
+const KERNEL_KEEPS_AT_MOST: Bytes = Bytes::from_mib(160);
+
+/// Memory in use that the shrinks of a plan may take.
+pub struct InUse {
+    /// All that guests may lack.
+    lacks: u128,
+    /// What of it can be granted, without anybody's memory.
+    room: u128,
+    /// What a host in danger lacks.
+    danger: u128,
+    /// Taken by the shrinks so far.
+    taken: u128,
+}
+
+impl InUse {
+    /// The memory in use that `guests` may lack, where `taken` is in use of what there `is`. `kept` of it stays free in any case. It is out of danger
+    /// if `safe` is free; without that, there is no danger.
+    pub fn new<'a, 'b: 'a>(
+        guests: impl Iterator<Item = &'a Known<'b>>,
+        (taken, is): (u128, u128),
+        kept: u128,
+        safe: Option<u128>,
+    ) -> Self {
+        Self {
+            lacks: guests.map(lacks_used).sum(),
+            room: is.saturating_sub(taken + kept),
+            danger: safe.map_or(0, |safe| (taken + safe).saturating_sub(is)),
+            taken: 0,
+        }
+    }
+
+    /// Those of a host. A strict commitment that `is_kept` protects it: then, nothing that its guests use is taken for its sake.
+    pub fn of_host(
+        config: &Config,
+        witness: &Witness,
+        seen: &Snapshot,
+        guests: &[Known<'_>],
+        is_kept: bool,
+    ) -> Self {
+        let number = |bytes: Bytes| u128::from(bytes.get());
+        let costs: u128 = guests.iter().map(Known::costs).sum();
+        let (taken, capacity) = (costs + number(seen.host.beside_guests()), number(seen.host.capacity));
+        let growth = number(witness.surge.recent);
+        let safe = number(seen.host.share(config.states.hard()).mul_div(5, 4)) + growth;
+        let kept = number(seen.host.share(config.states.low()).mul_div(5, 4)) + growth;
+        Self::new(guests.iter(), (taken, capacity), kept, (!is_kept).then_some(safe))
+    }
+
+    /// Takes memory in use from a guest, as far as it has none other for `target`.
+    ///
+    /// # Errors
+    /// The promise that this would break, if others can lack less.
+    pub fn take(&mut self, guest: &Known<'_>, target: Bytes) -> Result<(), Violation> {
+        let given = gives(guest, target);
+        if given == 0 {
+            return Ok(());
+        }
+        let others = self.lacks.saturating_sub(lacks_used(guest)).saturating_sub(self.room) + self.danger;
+        let left = others.saturating_sub(self.taken);
+        // A smaller step than half of its headroom is not worth a change.
+        let step = if left == 0 { ROUNDING } else { headroom(guest) / 2 };
+        if given > left + step {
+            let (taken, lacking) = (narrow(given), narrow(left));
+            return Err(Violation::TakesInUse { guest: guest.seen.id.clone(), taken, lacking });
+        }
+        self.taken += given;
+        Ok(())
+    }
+}
+
+/// The memory in use that a guest gives if it keeps `target`.
+fn gives(guest: &Known<'_>, target: Bytes) -> u128 {
+    let (Some(stats), Some(available)) = (guest.seen.told.stats.fresh(), guest.available()) else { return 0 };
+    let reclaimable = available.saturating_sub(stats.free.unwrap_or_default());
+    let caches = stats.disk_caches.unwrap_or(reclaimable);
+    let uses = guest.record.uses_at_least;
+    let uses = if guest.class.squeeze {
+        let keeps = guest.seen.told.full.mul_div(5, 64).min(KERNEL_KEEPS_AT_MOST);
+        uses.saturating_sub(caches.saturating_sub(reclaimable).min(keeps))
+    } else {
+        uses.saturating_add(caches.min(reclaimable))
+    };
+    let before = guest.pending.min(guest.keeps).min(uses);
+    u128::from(before.saturating_sub(target).get())
+}
+
+/// Memory in use that a guest may lack, without headroom for its growth.
+fn lacks_used(guest: &Known<'_>) -> u128 {
+    lacks(guest, headroom(guest))
+}
+
+/// The most that a guest may be granted of what is kept for surprises.
+pub fn lacks_in_use(guest: &Known<'_>, now: Moment) -> u128 {
+    let full = guest.seen.told.full;
+    let growth = u128::from(guest.record.grew.min(full.mul_div(1, 4)).get());
+    let lacks = lacks(guest, headroom(guest) + growth);
+    let has_little = guest.available().is_some_and(|available| available < full.mul_div(3, 8));
+    let raised = guest.record.raised.filter(|(_, at)| has_little && now.since(*at) < STALL_LASTS);
+    let raise = raised.map_or(Bytes::ZERO, |(size, _)| size.saturating_sub(guest.held()));
+    lacks.max(u128::from(raise.get()))
+}
+
+/// What a guest may lack of memory in use with this headroom, or of its reservation; a released one, of its limit.
+fn lacks(guest: &Known<'_>, headroom: u128) -> u128 {
+    if guest.stands_outside() {
+        return 0;
+    }
+    let held = guest.held();
+    let own = if guest.is_released() { guest.limit() } else { guest.reservation() };
+    let promised = u128::from(own.saturating_sub(held).get());
+    if guest.available().is_none() {
+        return promised;
+    }
+    // An agent can know it sooner.
+    let agent = guest.seen.told.agent.fresh().map(|agent| guest.keeps.saturating_sub(agent.memory.available));
+    let uses = u128::from(guest.record.uses_at_most.max(agent.unwrap_or_default()).get());
+    let lacks = (uses + headroom).min(u128::from(guest.limit().get()));
+    promised.max(lacks.saturating_sub(u128::from(held.get())))
+}
+
+/// The headroom of a guest that does not grow.
+pub fn headroom(guest: &Known<'_>) -> u128 {
+    (u128::from(guest.seen.told.full.get()) / 32).clamp(16 << 20, 512 << 20)
+}
