@@ -22,10 +22,10 @@ impl Guest {
         }
         let keeps = self.pools.memory - self.pools.balloon;
         if keeps < driver.target {
-            let most = self.spec.deflates / 1_000 * dt;
+            let most = self.on_its_processor(self.spec.deflates / 1_000 * dt).max(1);
             self.progress.moved += self.pools.deflate((driver.target - keeps).min(most));
         } else if keeps > driver.target {
-            let most = (self.spec.inflates / 1_000 * dt).max(1);
+            let most = self.on_its_processor(self.spec.inflates / 1_000 * dt).max(1);
             let wanted = (keeps - driver.target).min(most);
             let took = self.inflate(wanted);
             self.progress.moved += took;

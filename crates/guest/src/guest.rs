@@ -57,6 +57,8 @@ pub struct Guest {
     starves: bool,
     /// The host swaps: everything in the guest takes this many times as long, in thousandths.
     host_slows: u64,
+    /// Others want the host's processors, too: what it does on its own takes this many times as long, in thousandths.
+    crowded: u64,
     /// If it runs short, it waits for memory and does not help itself.
     pub(crate) waits: bool,
 }
@@ -139,6 +141,7 @@ impl Guest {
             speed: 1_000,
             starves: false,
             host_slows: 1_000,
+            crowded: 1_000,
             waits: false,
             spec,
         };
@@ -232,8 +235,8 @@ impl Guest {
         self.balance();
         let driver_takes = self.drive(dt);
         // The guest has two processors, and the driver works on one of them.
-        self.speed = 2_000_000 / (2_000 + driver_takes) * 1_000 / self.host_slows;
-        self.progress.cpu_us += dt * (IDLE_CPU + driver_takes);
+        self.speed = self.on_its_processor(2_000_000 / (2_000 + driver_takes) * 1_000 / self.host_slows);
+        self.progress.cpu_us += self.on_its_processor(dt * (IDLE_CPU + driver_takes));
         let starved = self.run_programs(dt);
         self.read_files(dt);
         self.now += dt;
@@ -246,6 +249,11 @@ impl Guest {
             self.pools.check();
             true
         });
+    }
+
+    /// What is left of `work` while others want its processors, too.
+    pub(crate) const fn on_its_processor(&self, work: u64) -> u64 {
+        work * 1_000 / self.crowded
     }
 
     /// Runs all programs for `dt` milliseconds. Returns whether any of them starved.
@@ -490,6 +498,11 @@ impl Guest {
     /// The host starts to swap: everything takes `times` / 1,000 as long.
     pub fn slow_down(&mut self, times: u64) {
         self.host_slows = times.max(1_000);
+    }
+
+    /// Others want the host's processors, too: its work takes `times` / 1,000 as long.
+    pub fn crowd(&mut self, times: u64) {
+        self.crowded = times.max(1_000);
     }
 
     /// The memory that it has and needs.

@@ -26,7 +26,7 @@ const LEAST_ZONE_PART: u64 = 256;
 impl Guest {
     /// The bytes that reclaim can free within `dt` milliseconds. Direct reclaim is half as fast.
     pub(crate) fn reclaim_budget(&self, dt: u64) -> Budget {
-        let kswapd = self.spec.reclaims / 1_000 * dt;
+        let kswapd = self.on_its_processor(self.spec.reclaims / 1_000 * dt);
         Budget { kswapd, direct: kswapd / 2, swap: self.spec.swap_speed / 1_000 * dt }
     }
 

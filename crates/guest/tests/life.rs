@@ -263,3 +263,16 @@ fn torn_huge_pages_stay_with_the_host_until_it_splits_them() {
     assert_eq!(guest.split_huge_pages(), torn);
     assert_eq!(guest.size().torn, Bytes::ZERO);
 }
+
+#[test]
+fn where_others_want_the_processors_its_work_and_its_balloon_take_longer() {
+    let after = |times| {
+        let mut guest = start(Spec { inflates: 100 * MIB, ..spec(50) });
+        guest.crowd(times);
+        guest.set_target(mib(224));
+        guest.advance(secs(2));
+        (guest.progress().moved / MIB, guest.progress().done_us * 100 / guest.progress().busy_us)
+    };
+    let (moved, done) = after(1_000);
+    assert_eq!(after(4_000), (moved / 4, done / 4));
+}

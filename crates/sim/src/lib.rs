@@ -19,6 +19,7 @@ pub mod machine;
 pub mod measure;
 mod merged;
 mod merging;
+mod processors;
 pub mod report;
 mod resident;
 pub mod rules;

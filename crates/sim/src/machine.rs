@@ -16,6 +16,7 @@ use memtide_model::{
 use crate::host::Host;
 use crate::measure::Measures;
 use crate::merging::Merging;
+use crate::processors::Processors;
 use crate::resident::{Ills, Resident};
 use crate::setup::{BEGINS, Fault, FaultKind, Setup};
 use crate::tmpfs::SmallTmpfs;
@@ -38,6 +39,7 @@ pub struct Machine {
     /// KSM, if guests have memory that it can merge.
     merging: Option<Merging>,
     tmpfs: Option<SmallTmpfs>,
+    processors: Option<Processors>,
     /// The index of each guest.
     names: BTreeMap<String, usize>,
     faults: Vec<Fault>,
@@ -69,6 +71,7 @@ impl Machine {
             host: Host::new(setup.host.clone(), random.fork(0)),
             merging: has_ksm(setup).then(Merging::new),
             tmpfs: setup.host.tmpfs.map(SmallTmpfs::new),
+            processors: setup.host.processors.map(Processors::new),
             names: guests
                 .iter()
                 .enumerate()
@@ -161,6 +164,9 @@ impl Machine {
                 let paused =
                     self.has(index, |kind| matches!(kind, FaultKind::Fenced(memtide_model::Fence::Paused)));
                 self.guests[index].live(next, dt, paused);
+            }
+            if let Some(processors) = &mut self.processors {
+                processors.share(&mut self.guests, dt.as_millis());
             }
             if let Some(merging) = &mut self.merging {
                 merging.pass(&mut self.guests, dt, next);

@@ -1,6 +1,7 @@
 //! The description of a simulation: a host, its guests, and their faults. Scenario files, recorded journals and the search all produce a
 //! [`Setup`].
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use memtide_guest::Spec;
@@ -50,6 +51,17 @@ pub struct HostSpec {
     pub when_full: WhenFull,
     /// The size of the tmpfs that holds some guests' memory; `None`: it has none.
     pub tmpfs: Option<Bytes>,
+    /// Its processors, if they can be short.
+    pub processors: Option<ProcessorsSpec>,
+}
+
+/// The processors that guests, balloons and others share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessorsSpec {
+    /// How many there are.
+    pub number: NonZeroU32,
+    /// How many others would keep busy all the time.
+    pub busy: u32,
 }
 
 /// The behaviour when a host's memory and swap are full.
@@ -174,6 +186,7 @@ impl Default for HostSpec {
             splits: true,
             when_full: WhenFull::Kill,
             tmpfs: None,
+            processors: None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use memtide_model::{
     Absence, Action, Bytes, Config, Decision, GuestSeen, Hold, Hotplug, Keeps, Mode, Moment, Order, Ordered,
-    PAGE_4K, Plan, Reading, Reason, Request, Snapshot, State, Verdict,
+    Plan, Reading, Reason, Request, Snapshot, State, Verdict,
 };
 use memtide_policy::Violation;
 

@@ -123,6 +123,8 @@ fn host(host: &HostSpec) -> String {
             ("splits", (!host.splits).then(|| "false".to_owned())),
             ("when_full", (host.when_full == WhenFull::Count).then(|| quoted("count"))),
             ("tmpfs", host.tmpfs.map(size)),
+            ("processors", host.processors.map(|processors| processors.number.to_string())),
+            ("processors_busy", host.processors.map(|processors| processors.busy.to_string())),
         ],
     )
 }

@@ -50,7 +50,9 @@ fn host(host: &Host, position: &Position<'_, '_>) -> Result<(), Mistake> {
     let above = format!("it is above the host's memory, {memory}");
     position.refuse(other > memory, "other", &above)?;
     position.refuse(other > other_most, "other_up_to", &format!("it is below other, {other}"))?;
-    position.refuse(other_most > memory, "other_up_to", &above)
+    position.refuse(other_most > memory, "other_up_to", &above)?;
+    let unknown = host.processors_busy > 0 && host.processors.is_none();
+    position.refuse(unknown, "processors_busy", "say how many there are: processors = 2")
 }
 
 /// A reserve leaves something for guests.

@@ -4,6 +4,7 @@ mod check;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
+use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -19,7 +20,9 @@ use super::positions::Positions;
 use super::values::{self, PerMille, Rate, Size, SizeOrFull, Time};
 use super::{Mistake, Scenario};
 use crate::run::{Manager, known_as};
-use crate::setup::{EqualMemory, Fault, FaultKind, GuestSetup, HostSpec, Lie, Setup, WhenFull};
+use crate::setup::{
+    EqualMemory, Fault, FaultKind, GuestSetup, HostSpec, Lie, ProcessorsSpec, Setup, WhenFull,
+};
 
 /// The most guests in a scenario.
 const MOST_GUESTS: u32 = 20_000;
@@ -63,6 +66,8 @@ struct Host {
     when_full: Option<Full>,
     #[serde(deserialize_with = "values::memory")]
     tmpfs: Option<Size>,
+    processors: Option<NonZeroU32>,
+    processors_busy: u32,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -284,6 +289,7 @@ impl Host {
                 Some(Full::Kill) | None => WhenFull::Kill,
             },
             tmpfs: self.tmpfs.map(|size| size.0),
+            processors: self.processors.map(|number| ProcessorsSpec { number, busy: self.processors_busy }),
             ..default
         }
     }
