@@ -122,6 +122,9 @@ pub struct Witnessed {
     pub tries_since: Option<Moment>,
     /// The smallest distance to the target since then.
     pub distance: Bytes,
+    /// When it was last seen to have made no progress for some seconds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stuck_at: Option<Moment>,
     /// The operator's order, or somebody else's movement of its balloon.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub hold: Option<Hold>,

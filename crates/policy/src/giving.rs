@@ -363,7 +363,11 @@ fn squeeze(
     // Its kernel may keep less free than was assumed. In need, the step counts.
     let in_need = donor.from.saturating_sub(step).max(floor(scene, guest, Bytes::ZERO));
     let size = match scene.commitment {
-        _ if is_gentle => size.max(share_beside_cache(scene, guest)),
+        // Room for needed cache that is not filled is no part of the step.
+        Commitment::Strict if is_gentle => {
+            size.max(donor.size.saturating_sub(step)).max(share_beside_cache(scene, guest))
+        }
+        Commitment::Elastic if is_gentle => size.max(share_beside_cache(scene, guest)),
         // No share bounds what is taken in an emergency: no more than the step beside the idle memory.
         Commitment::Strict if scene.emergency => {
             donor.size.saturating_sub(step).max(floor(scene, guest, Bytes::ZERO))

@@ -4,7 +4,7 @@ use memtide_model::{Bytes, Commitment, Config, Hold, Keeps, Moment, Request, Sna
 
 use super::known::Known;
 use super::room::strict_need;
-use super::witness::DOES_NOT_FOLLOW;
+use super::witness::{DOES_NOT_FOLLOW, DRAWN_BACK};
 
 /// Whether a change moves a guest that is left alone. A held guest may be asked to keep its present size. A released guest
 /// may grow, or shrink to its limit.
@@ -105,11 +105,13 @@ fn headroom(guest: &Known<'_>) -> u128 {
     (u128::from(guest.seen.told.full.get()) / 32).clamp(16 << 20, 512 << 20)
 }
 
-/// Whether a guest may be asked for memory: it is not stuck, and does not keep more than it was asked to. One that was asked a moment ago for
-/// the size that it has may have been drawn back.
+/// Whether a guest may be asked for memory: it was not stuck lately, did not refuse a target, and does not keep more than it was asked to. One that was
+/// asked a moment ago for the size that it has may have been drawn back.
 fn gives(guest: &Known<'_>, now: Moment) -> bool {
     let is_asked = guest.record.written_at.is_some_and(|at| now.since(at) < DOES_NOT_FOLLOW);
-    guest.is_at_target() && !is_asked && guest.stuck_for(now).is_none_or(|stuck| stuck < DOES_NOT_FOLLOW)
+    let stood_out = [guest.record.stuck_at, guest.record.doubted_at];
+    let is_left_out = stood_out.into_iter().flatten().any(|at| now.since(at) < DRAWN_BACK);
+    guest.is_at_target() && !is_asked && !is_left_out
 }
 
 /// Held memory beyond used memory, page cache, `headroom` and reservation. Elastic: only memory that the host backs.

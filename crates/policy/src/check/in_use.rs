@@ -11,7 +11,7 @@
 //!   with its growth. After a stall, it may lack a quarter of its memory, if it has less than three eighths of its size available: its word alone opens
 //!   no reserve.
 
-use memtide_model::{Bytes, Config, Moment, Snapshot, Witness};
+use memtide_model::{Bytes, Commitment, Config, Moment, Snapshot, Witness};
 
 use super::Violation;
 use super::known::{Known, narrow};
@@ -35,20 +35,9 @@ pub struct InUse {
 }
 
 impl InUse {
-    /// The memory in use that `guests` may lack, where `taken` is in use of what there `is`. `kept` of it stays free in any case. It is out of danger
-    /// if `safe` is free; without that, there is no danger.
-    pub fn new<'a, 'b: 'a>(
-        guests: impl Iterator<Item = &'a Known<'b>>,
-        (taken, is): (u128, u128),
-        kept: u128,
-        safe: Option<u128>,
-    ) -> Self {
-        Self {
-            lacks: guests.map(lacks_used).sum(),
-            room: is.saturating_sub(taken + kept),
-            danger: safe.map_or(0, |safe| (taken + safe).saturating_sub(is)),
-            taken: 0,
-        }
+    /// The memory in use that `guests` may lack, if `room` can be granted anyway, and `danger` is lacking in any case.
+    pub fn new<'a, 'b: 'a>(guests: impl Iterator<Item = &'a Known<'b>>, room: u128, danger: u128) -> Self {
+        Self { lacks: guests.map(lacks_used).sum(), room, danger, taken: 0 }
     }
 
     /// Those of a host. A strict commitment that `is_kept` protects it: then, nothing that its guests use is taken for its sake.
@@ -60,12 +49,20 @@ impl InUse {
         is_kept: bool,
     ) -> Self {
         let number = |bytes: Bytes| u128::from(bytes.get());
-        let costs: u128 = guests.iter().map(Known::costs).sum();
-        let (taken, capacity) = (costs + number(seen.host.beside_guests()), number(seen.host.capacity));
-        let growth = number(witness.surge.recent);
-        let safe = number(seen.host.share(config.states.hard()).mul_div(5, 4)) + growth;
-        let kept = number(seen.host.share(config.states.low()).mul_div(5, 4)) + growth;
-        Self::new(guests.iter(), (taken, capacity), kept, (!is_kept).then_some(safe))
+        let (capacity, growth) = (number(seen.host.capacity), number(witness.surge.recent));
+        let line = |share| number(seen.host.share(share).mul_div(5, 4));
+        let (mut costs, mut strict) = (number(seen.host.beside_guests()), number(seen.host.beside_guests()));
+        for guest in guests {
+            costs += guest.costs();
+            strict += guest.strict_cost(guest.held());
+        }
+        let taken = match config.commitment {
+            Commitment::Strict => strict,
+            Commitment::Elastic => costs + growth,
+        };
+        let room = capacity.saturating_sub(taken + line(config.states.low()));
+        let danger = (costs + growth + line(config.states.hard())).saturating_sub(capacity);
+        Self::new(guests.iter(), room, if is_kept { 0 } else { danger })
     }
 
     /// Takes memory in use from a guest, as far as it has none other for `target`.

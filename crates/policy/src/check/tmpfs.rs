@@ -117,7 +117,11 @@ impl One {
             }
             Commitment::Elastic => reserve.max(danger) + expected,
         };
-        let in_use = InUse::new(inside.iter().copied(), (0, free), low + recent, Some(danger + recent));
+        let in_use = InUse::new(
+            inside.iter().copied(),
+            free.saturating_sub(low + recent),
+            (danger + recent).saturating_sub(free),
+        );
         let wants: u128 = inside.iter().map(|guest| guest.can_want(seen.taken_at)).sum();
         let certain: u128 = inside.iter().map(|guest| number(certain(guest))).sum();
         let pool = free + inside.iter().map(|guest| guest.touched()).sum::<u128>();

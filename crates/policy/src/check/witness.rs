@@ -45,8 +45,8 @@ pub(super) const RESET: Span = Span::from_secs(10);
 const STEP: Bytes = Bytes::from_mib(1);
 /// A guest that comes no closer for this long does not follow its target.
 pub(super) const DOES_NOT_FOLLOW: Span = Span::from_secs(5);
-/// A guest that was drawn back is remembered for this long.
-const DRAWN_BACK: Span = Span::from_secs(600);
+/// A guest that was stuck may be left out for this long.
+pub(super) const DRAWN_BACK: Span = Span::from_secs(600);
 
 /// Looks at a snapshot. Must be called before the check of a plan for it.
 pub fn looks(witness: &mut Witness, config: &Config, seen: &Snapshot) {
@@ -263,7 +263,9 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
         Some(_) if is_same => witnessed.grew.max(rise),
         Some(_) => fallen(witnessed.grew, elapsed, LONGEST).saturating_add(rise),
     };
-    (witnessed.used, witnessed.made_at) = (least, Some(made));
+    // The same statistics tell nothing new of a balloon that has moved.
+    witnessed.used = if is_same { least.min(witnessed.used) } else { least };
+    witnessed.made_at = Some(made);
     let moves = witnessed.moved_at.is_some_and(|at| at.after(AGE_ERROR) >= made);
     let most = keeps.max(witnessed.was).saturating_sub(available);
     (witnessed.uses_at_least, witnessed.uses_at_most) = match moves {
@@ -273,12 +275,11 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
     witnessed.told_since = witnessed.told_since.or(Some(now));
     let is_new = witnessed.told_since == Some(now);
     let agent = guest.told.agent.fresh().map(|agent| agent.counters);
-    let is_quiet = {
-        let of_agent = agent.as_ref().map(AgentCounters::hardships);
-        let now = [Some(BalloonCounters::from(stats).hardships()), of_agent];
-        !has_more(now, &mut witnessed.hardships) || is_new
-    };
-    if !is_quiet {
+    let hardships =
+        [Some(BalloonCounters::from(stats).hardships()), agent.as_ref().map(AgentCounters::hardships)];
+    // They only rise, unless somebody lies.
+    let stalls = differs(hardships, &mut witnessed.hardships, |now, before| now != before) && !is_new;
+    if stalls {
         stall(witnessed, now);
     }
     let full = guest.told.full;
@@ -286,9 +287,9 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
     let growth = full.mul_div(1, 32).clamp(Bytes::from_mib(16), Bytes::from_mib(512));
     let has_plenty = stats.free.is_some_and(|free| free > keeps.mul_div(1, 4).max(full.mul_div(1, 8)))
         && left > growth.saturating_add(full.mul_div(1, 4))
-        && is_quiet;
+        && !stalls;
     let kills = [stats.oom_kills, agent.map(|agent| agent.oom_kills)];
-    if has_more(kills, &mut witnessed.killed) && !is_new {
+    if differs(kills, &mut witnessed.killed, |now, before| now > before) && !is_new {
         witnessed.killed_at = Some(now);
     }
     witnessed.content_since = witnessed.content_since.or(Some(now)).filter(|_| has_plenty);
@@ -302,14 +303,14 @@ fn stall(witnessed: &mut Witnessed, now: Moment) {
     witnessed.raised = Some((before.map_or(size, |(before, _)| before.max(size)), now));
 }
 
-/// Whether a counter has become more than it was `before`, which is then as now. One that is not told stays as it was.
-fn has_more(now: [Option<u64>; 2], before: &mut [Option<u64>; 2]) -> bool {
-    let mut more = false;
+/// Whether a counter is not what it was `before`, which is then as now. One that is not told stays as it was.
+fn differs(now: [Option<u64>; 2], before: &mut [Option<u64>; 2], counts: impl Fn(u64, u64) -> bool) -> bool {
+    let mut any = false;
     for (now, before) in now.into_iter().zip(before) {
-        more |= now.zip(*before).is_some_and(|(now, before)| now > before);
+        any |= now.zip(*before).is_some_and(|(now, before)| counts(now, before));
         *before = now.or(*before);
     }
-    more
+    any
 }
 
 /// When statistics were made.
@@ -321,6 +322,9 @@ fn made_at(stats: &Reading<GuestStats>, now: Moment) -> Moment {
 /// Follows a guest's progress towards its target. A guest that moves away from it obeys somebody else, or itself.
 fn follow(witnessed: &mut Witnessed, distance: Bytes, is_fenced: bool, now: Moment) {
     let Some(since) = witnessed.tries_since else { return };
+    if now.since(since) >= DOES_NOT_FOLLOW {
+        witnessed.stuck_at = Some(now);
+    }
     if distance <= STEP {
         // It was drawn back if it had no distance before either.
         let was_drawn_back = witnessed.distance.is_zero() && now.since(since) < DRAWN_BACK;
