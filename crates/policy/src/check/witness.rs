@@ -349,8 +349,12 @@ fn write(witnessed: &mut Witnessed, guest: &GuestSeen, target: Bytes, now: Momen
         witnessed.distance = Bytes::ZERO;
     } else if witnessed.target != Some(target) {
         let asked = witnessed.target.unwrap_or(keeps);
-        let goes_on = !witnessed.distance.is_zero() && (target > keeps) == (asked > keeps);
-        witnessed.tries_since = witnessed.tries_since.filter(|_| goes_on).or(Some(now));
+        let same_way = (target > keeps) == (asked > keeps);
+        let goes_on = !witnessed.distance.is_zero() && same_way;
+        // One that has moved away from its last target is not judged before it has arrived.
+        let is_away = witnessed.tries_since.is_none() && keeps.abs_diff(asked) > STEP && same_way;
+        let since = witnessed.tries_since.filter(|_| goes_on);
+        witnessed.tries_since = since.or((!is_away).then_some(now));
         witnessed.distance = distance;
     }
     (witnessed.target, witnessed.written_at) = (Some(target), Some(now));
