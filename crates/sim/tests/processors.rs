@@ -1,5 +1,4 @@
 //! The host's processors, where they are few.
-#![expect(clippy::unwrap_used, reason = "tests")]
 
 use memtide_sim::{Manager, Options, Outcome, Scenario, run};
 
