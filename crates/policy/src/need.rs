@@ -138,7 +138,9 @@ pub fn estimate(
     let cache_held = stats.disk_caches.unwrap_or(reclaimable).min(reclaimable);
     let elapsed = since_the_last(&seen.told.stats, stats, before, next, now);
     if let Some(elapsed) = elapsed {
-        let growth = by_stats.saturating_sub(before.used);
+        // The first statistics after a reset are of another kernel: what it uses is no growth.
+        let rise = by_stats.saturating_sub(before.used);
+        let growth = if before.told_since.is_some() { rise } else { Bytes::ZERO };
         next.growth = surge::observe(before.growth, growth, elapsed, reaction, MEMORY);
     }
     let evidence = Evidence::of_balloon(before.counters.as_ref(), stats, elapsed.unwrap_or_default());

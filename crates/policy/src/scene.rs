@@ -40,6 +40,8 @@ pub struct Scene {
     pub until_danger: Bytes,
     /// The present growth of the guests within a reaction time.
     pub growing: Bytes,
+    /// What the guests' memory in use lacks of its high-water mark.
+    pub rise: Bytes,
     /// The reaction time.
     pub reaction: Span,
     /// Memory that the host lacks if the guests grow on as they do.
@@ -103,6 +105,7 @@ impl Scene {
             danger: if covered { Bytes::ZERO } else { danger(config, seen, &ledger, emergency, growing) },
             until_danger: ledger.really_free().saturating_sub(seen.share(config.states.low())),
             growing,
+            rise: expected.rise,
             reaction,
             starving: Bytes::ZERO,
             lacking_used: Bytes::ZERO,

@@ -155,6 +155,21 @@ fn growth_counts_while_the_balloon_moves() {
 }
 
 #[test]
+fn what_the_next_kernel_uses_is_no_growth() {
+    // 100 + 32; while it starts again, all that it holds; 300 + 32, without the 200.
+    let reset = || {
+        but(guest("a", 1024, 300), |guest| {
+            guest.told.reset = true;
+            guest.told.stats = Reading::absent(memtide_model::Absence::Silent);
+        })
+    };
+    let mut state = known(&observing(), &snapshot(1000, 65_536, vec![guest("a", 1024, 100)]));
+    state = tick(&observing(), &state, &snapshot(2000, 65_536, vec![reset()])).state;
+    let decision = tick(&observing(), &state, &snapshot(30_000, 65_536, vec![guest("a", 1024, 300)]));
+    assert_eq!(line(&decision, "a").demand, mib(332));
+}
+
+#[test]
 fn without_statistics_the_demand_is_what_the_guest_holds() {
     let silent =
         but(guest("a", 700, 1), |guest| guest.told.stats = Reading::absent(memtide_model::Absence::Silent));
