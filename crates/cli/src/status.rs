@@ -154,7 +154,12 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
     let mut promise = format!("guests' worst case {}", host.reach);
     let _infallible = match status.commitment {
         Commitment::Strict if !host.self_deflation.is_zero() => {
-            write!(promise, ", plus {} for self-deflation{}", host.self_deflation, of_whom(host))
+            write!(
+                promise,
+                ", plus {} for self-deflation{}",
+                host.self_deflation,
+                which_self_deflations(host)
+            )
         }
         Commitment::Strict => Ok(()),
         Commitment::Elastic => {
@@ -187,11 +192,11 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
 }
 
 /// Of how many guests the ledger counts self-deflations, if it does not count all.
-fn of_whom(host: &HostReport) -> String {
+fn which_self_deflations(host: &HostReport) -> String {
     let Some(counts) = host.self_deflations.filter(|counts| counts.guests > counts.at_once) else {
         return String::new();
     };
-    let within = counts.within.map_or(String::new(), |within| format!(", up to {within}"));
+    let within = counts.within.map_or(String::new(), |within| format!(", up to {within} each"));
     format!(" of {} of {} at a time{within}", counts.at_once, counted(u64::from(counts.guests), "guest"))
 }
 
@@ -404,7 +409,7 @@ mod tests {
         memtide 0.1.0  managing, strict, host high
         [████████████████████████████████████▒▒▒▓▓····························░░░]
         2 GiB = █ guests 1.02 GiB + ▒ torn 100 MiB + ▓ other 60 MiB + · free 746 MiB + ░ reserve 102 MiB
-        guests' worst case 1.46 GiB, plus 604 MiB for self-deflation of 2 of 3 guests at a time, up to 512 MiB
+        guests' worst case 1.46 GiB, plus 604 MiB for self-deflation of 2 of 3 guests at a time, up to 512 MiB each
         guests lack 64 MiB; 20 MiB can be granted now
         reclaimable: 300 MiB by ballooning, or 120 MiB by free page reporting if it is turned on in the remaining guests
         /tmp/1: 40 MiB of 512 MiB free, with the memory of 1 guest; 30 MiB can be granted there

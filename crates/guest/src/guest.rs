@@ -380,7 +380,7 @@ impl Guest {
             }
             self.progress.busy_us += dt * 1_000;
             if self.files[index].spec.size.is_none() {
-                let bytes = self.files[index].spec.rate.min(disk) / 1_000 * dt;
+                let bytes = self.on_its_processor(self.files[index].spec.rate.min(disk) / 1_000 * dt);
                 let got = self.allocate(bytes);
                 self.cold += got;
                 self.pools.cache += got;
@@ -408,7 +408,8 @@ impl Guest {
                 self.counters.activations += misses.refaults;
             }
             self.progress.done_us += misses.done * self.speed / 1_000;
-            self.progress.cpu_us += self.files[index].spec.rate / 1_000 * misses.done / 1_000 / COPIED;
+            let copies = self.files[index].spec.rate / 1_000 * misses.done / 1_000 / COPIED;
+            self.progress.cpu_us += self.on_its_processor(copies);
         }
         self.counters.disk_waits += longest_wait;
     }

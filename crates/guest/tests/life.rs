@@ -265,7 +265,7 @@ fn torn_huge_pages_stay_with_the_host_until_it_splits_them() {
 }
 
 #[test]
-fn where_others_want_the_processors_its_work_and_its_balloon_take_longer() {
+fn when_others_want_the_processors_its_work_and_its_balloon_take_longer() {
     let after = |times| {
         let mut guest = start(Spec { inflates: 100 * MIB, ..spec(50) });
         guest.crowd(times);

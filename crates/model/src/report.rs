@@ -48,7 +48,7 @@ pub struct HostReport {
     pub reach: Bytes,
     /// Strict: the largest self-deflations, which must also fit.
     pub self_deflation: Bytes,
-    /// Strict: whose they are; `None` if no room is kept for any.
+    /// Strict: how many of them fit at once; `None` if no room is kept for any.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub self_deflations: Option<SelfDeflations>,
     /// Elastic: the envelope of growth, which must fit into free memory.
@@ -76,7 +76,7 @@ pub struct SelfDeflations {
     pub at_once: u32,
     /// The guests that may deflate their own balloons.
     pub guests: u32,
-    /// The most of each that counts; `None` if all of it does.
+    /// The most that counts of each; `None` if each counts in full.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub within: Option<Bytes>,
 }

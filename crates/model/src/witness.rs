@@ -58,7 +58,7 @@ pub struct Witnessed {
     /// When a split of its huge pages was last accepted.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub split_at: Option<Moment>,
-    /// Whether the interval of its statistics was accepted once.
+    /// Whether this run has set the interval of its statistics.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub is_polled: bool,
     /// When the guest's agent was last asked for something.
@@ -99,7 +99,7 @@ pub struct Witnessed {
     /// The counters of stalls, swapping and kills, added up: in its last fresh statistics, and in its agent's report.
     #[serde(skip_serializing_if = "is_none_counted", default)]
     pub hardships: [Option<u64>; 2],
-    /// The size that it may need since either last became more, or the guest deflated its own balloon, and when that was.
+    /// The size that it may need after a stall, a kill, swapping or a self-deflation, and when the last one was.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub raised: Option<(Bytes, Moment)>,
     /// The programs that the guest had killed for lack of memory, by its last fresh statistics, and by its agent.
@@ -122,9 +122,12 @@ pub struct Witnessed {
     pub tries_since: Option<Moment>,
     /// The smallest distance to the target since then.
     pub distance: Bytes,
-    /// When it was last seen to have made no progress for some seconds.
+    /// When it was last seen stuck: some seconds without progress.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stuck_at: Option<Moment>,
+    /// When its VMM last did not carry out a target in this run.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub failed_at: Option<Moment>,
     /// The operator's order, or somebody else's movement of its balloon.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub hold: Option<Hold>,

@@ -6,7 +6,7 @@
 //! **Rule.** *Untouched*: the part of a guest's target that it neither has resident nor needs. If the present growth of the guests would use up
 //! the host's free memory within the reaction time and the time to take the untouched memory of the guest that can give most, the balloon of
 //! this guest takes it. Growth is not foreseen for longer than 10 s: guests with more untouched memory than a balloon takes in this time are
-//! left out. While all memory in use is below its high-water mark by more than it grows within a reaction time, it is not foreseen to rise above that mark.
+//! left out. If all memory in use is below its high-water mark by more than it grows within a reaction time, the growth is expected to end at that mark.
 //!
 //! **Property.** Takes nothing that the guest uses or caches. If nobody grows, nobody is asked.
 
@@ -26,7 +26,7 @@ pub fn take_untouched(scene: &Scene, guests: &[Guest<'_>], gives: &[bool]) -> Op
     let reaction = scene.reaction.as_millis();
     let lacks = |after: Span| {
         let grows = scene.growing.mul_div(reaction + after.as_millis(), reaction.max(1));
-        // Growth that comes back ends where it ended before.
+        // Growth that comes back is expected to end where it ended before.
         let foreseen = if scene.rise > scene.growing { grows.min(scene.rise) } else { grows };
         foreseen.saturating_sub(scene.until_danger)
     };

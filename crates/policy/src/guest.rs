@@ -232,9 +232,10 @@ impl<'a> Guest<'a> {
         }
     }
 
-    /// What it took by deflating its own balloon since the last decision.
+    /// What it took by deflating its own balloon since the last decision. A size that was not told before is no deflation.
     pub fn deflated_itself_by(&self) -> Bytes {
-        let is_known = self.deflates_itself && self.before.told_since.is_some() && !self.seen.told.reset;
+        let is_same = self.before.gain.full == self.full && !self.seen.told.reset;
+        let is_known = self.deflates_itself && self.before.told_since.is_some() && is_same;
         let asked = self.before.target.unwrap_or(self.before.actual).max(self.before.actual);
         if is_known { self.seen.actual().saturating_sub(asked) } else { Bytes::ZERO }
     }

@@ -1,7 +1,7 @@
 //! The host's processors, if they are few: guests, their balloons and other programs share them.
 //!
 //! **Rule.** What guests do takes processor time: their programs and their reading, and moving a balloon. At its full speed, an inflation takes one
-//! processor. Others keep some processors busy all the time. If all together want more than there is, everybody gets the same part of what he wants,
+//! processor. Others keep some processors busy all the time. If all together want more than there is, each gets the same share of what it wants,
 //! so everything takes longer. What guests want is known from what they got since the last look, and how much longer it took.
 
 use crate::resident::Resident;

@@ -8,7 +8,7 @@ fn work(outcome: &Outcome) -> Vec<u64> {
 }
 
 #[test]
-fn everybody_gets_the_same_part_of_what_he_wants() {
+fn each_gets_the_same_share_of_what_it_wants() {
     let with = |host: &str| {
         let text = format!(
             "lasts = \"5m\"\n[host]\n{host}\n[[guest]]\nname = \"a\"\nuses = \"50 MiB\"\n[[guest]]\nname = \"b\"\n\

@@ -1,6 +1,6 @@
 //! KSM is as it was found after every end of memtide, also if it is killed together with its helper.
 //!
-//! The daemon, its helper and the commands run in a mount namespace with a directory of ordinary files in place of `/sys/kernel/mm/ksm`. Where a burst is to
+//! The daemon, its helper and the commands run in a mount namespace with a directory of ordinary files in place of `/sys/kernel/mm/ksm`. If a burst must
 //! end, a thread counts passes in it, as the kernel would. The machine's own KSM is left alone.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -176,7 +176,7 @@ impl Host {
     }
 }
 
-/// The kernel's thread: it counts passes as long as this value lives. Where there is none, no pass ends, and no burst.
+/// The kernel's thread: it counts passes as long as this value lives. Without it, no pass and no burst ends.
 struct Ksmd {
     ends: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,

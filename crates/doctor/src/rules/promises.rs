@@ -88,9 +88,9 @@ pub(super) fn more_than_there_is(facts: &Facts) -> Option<Finding> {
     if facts.config.commitment == Commitment::Elastic || kept.is_zero() {
         return Some(finding);
     }
-    let each = sizes.len();
+    let number = sizes.len();
     let cost = format!(
-        "{}. A strict commitment keeps room for {each} of them to deflate its own balloon: up to {kept} that others cannot have",
+        "{}. A strict commitment keeps room for {number} of them to deflate their own balloons: up to {kept} that other guests cannot use",
         finding.cost
     );
     Some(Finding { cost, ..finding })
@@ -105,13 +105,13 @@ pub(super) fn self_deflations(facts: &Facts) -> Option<Finding> {
     }
     let fact = format!("{guests} guests may deflate their own balloons, and `self_deflations` is {at_once}");
     let finding = Finding::of_host("promises.self-deflations", Severity::Hint, fact).costs(
-        "a strict commitment holds while no more than that many do so at a time. If more do, the host can be short of what they take \
-         until memtide has it back",
+        "a strict commitment holds if no more than that many do so at a time. If more do, the host can run short until memtide \
+         has taken the memory back",
     );
     let path = facts.configuration.path.display().to_string();
     Some(finding.fix(
         path,
-        [format!("self_deflations = {guests}   # room for all of them, that nobody else can have")],
+        [format!("self_deflations = {guests}   # keeps room for all of them; other guests cannot use it")],
     ))
 }
 

@@ -65,7 +65,7 @@ fn host_is_in_danger(config: &Config, witness: &Witness, seen: &Snapshot, guests
     let others = guests.iter().filter(|guest| !guest.stands_outside() && !guest.is_released()).filter(gives);
     let can_give = |guest: &Known<'_>| {
         let held = u128::from(guest.held().get());
-        let headroom = headroom(guest);
+        let headroom = guest.headroom();
         let needs = guest.left().map_or(held, |left| held.saturating_sub(left) + headroom);
         guest.touched().min(held).saturating_sub(needs.max(u128::from(guest.reservation().get())))
     };
@@ -79,7 +79,7 @@ fn others_run_dry(config: &Config, witness: &Witness, seen: &Snapshot, guests: &
     let (mut lacks, mut idle) = (0_u128, 0_u128);
     for guest in guests.iter().filter(|guest| !guest.stands_outside()) {
         let Some(left) = guest.left() else { continue };
-        let headroom = headroom(guest);
+        let headroom = guest.headroom();
         let growth = u128::from(guest.record.grew.min(guest.seen.told.full.mul_div(1, 4)).get());
         if left < headroom / 2 + growth {
             lacks += headroom + growth - left;
@@ -100,16 +100,11 @@ fn others_run_dry(config: &Config, witness: &Witness, seen: &Snapshot, guests: &
     lacks > capacity.saturating_sub(fixed).saturating_sub(taken) + idle
 }
 
-/// The headroom of a guest that does not grow.
-fn headroom(guest: &Known<'_>) -> u128 {
-    (u128::from(guest.seen.told.full.get()) / 32).clamp(16 << 20, 512 << 20)
-}
-
 /// Whether a guest may be asked for memory: it was not stuck lately, did not refuse a target, and does not keep more than it was asked to. One that was
 /// asked a moment ago for the size that it has may have been drawn back.
 fn gives(guest: &Known<'_>, now: Moment) -> bool {
     let is_asked = guest.record.written_at.is_some_and(|at| now.since(at) < DOES_NOT_FOLLOW);
-    let stood_out = [guest.record.stuck_at, guest.record.doubted_at];
+    let stood_out = [guest.record.stuck_at, guest.record.failed_at];
     let is_left_out = stood_out.into_iter().flatten().any(|at| now.since(at) < DRAWN_BACK);
     guest.is_at_target() && !is_asked && !is_left_out
 }

@@ -1,15 +1,16 @@
-//! Memory in use: for whose sake it may be taken, and who may be granted what is kept for surprises.
+//! Memory in use: for whom it may be taken, and who may be granted what is kept for surprises.
 //!
 //! **Terms.** A guest certainly uses what its statistics do not call available, as far as the host backs it. Page cache beyond that is not counted: a
 //! kernel calls all of it available but what its watermarks need. Of a class that memtide may not squeeze, page cache counts as in use.
 //!
 //! **Rules.**
-//! - Memory in use is given only for memory in use that other guests lack, and for a host in danger, as far as neither fits into what is free.
-//! - A guest lacks memory in use if it has less left than the headroom of a guest that does not grow. So one that is stalled by much page
-//!   cache in use lacks none.
+//! - Memory in use is given only for memory in use that other guests lack, and for a host in danger, as far as neither fits into what is free. What guests
+//!   were asked for before and have not given yet counts.
+//! - A guest lacks memory in use if it has less left than the headroom of a guest that does not grow. A guest that stalls only because
+//!   its page cache is too small lacks none.
 //! - What is kept for surprises (the reserve, the room for self-deflations) is granted only as far as a guest lacks its reservation or memory in use,
-//!   with its growth. After a stall, it may lack a quarter of its memory, if it has less than three eighths of its size available: its word alone opens
-//!   no reserve.
+//!   with its growth. After a stall, it may lack a quarter of its memory, if it has less than three eighths of its size available: a stall alone
+//!   opens no reserve.
 
 use memtide_model::{Bytes, Commitment, Config, Moment, Snapshot, Witness};
 
@@ -17,8 +18,6 @@ use super::Violation;
 use super::known::{Known, narrow};
 use super::witness::STALL_LASTS;
 
-/// Less than this is none: sizes are whole pages.
-const ROUNDING: u128 = 1 << 20;
 /// A kernel calls at most this much of its page cache not available: what it keeps for its watermarks.
 const KERNEL_KEEPS_AT_MOST: Bytes = Bytes::from_mib(160);
 
@@ -37,10 +36,15 @@ pub struct InUse {
 impl InUse {
     /// The memory in use that `guests` may lack, if `room` can be granted anyway, and `danger` is lacking in any case.
     pub fn new<'a, 'b: 'a>(guests: impl Iterator<Item = &'a Known<'b>>, room: u128, danger: u128) -> Self {
-        Self { lacks: guests.map(lacks_used).sum(), room, danger, taken: 0 }
+        let mut new = Self { lacks: 0, room, danger, taken: 0 };
+        for guest in guests {
+            new.lacks += lacks_used(guest);
+            new.taken += under_way(guest);
+        }
+        new
     }
 
-    /// Those of a host. A strict commitment that `is_kept` protects it: then, nothing that its guests use is taken for its sake.
+    /// The ledger of the whole host. A strict commitment that `is_kept` protects it: then, nothing that its guests use is taken for its sake.
     pub fn of_host(
         config: &Config,
         witness: &Witness,
@@ -65,31 +69,49 @@ impl InUse {
         Self::new(guests.iter(), room, if is_kept { 0 } else { danger })
     }
 
-    /// Takes memory in use from a guest, as far as it has none other for `target`.
+    /// Whether memory in use may be taken from a guest, if its other memory is not enough to reach `target`.
     ///
     /// # Errors
     /// The promise that this would break, if others can lack less.
-    pub fn take(&mut self, guest: &Known<'_>, target: Bytes) -> Result<(), Violation> {
+    pub fn may_take(&self, guest: &Known<'_>, target: Bytes) -> Result<(), Violation> {
         let given = gives(guest, target);
         if given == 0 {
             return Ok(());
         }
         let others = self.lacks.saturating_sub(lacks_used(guest)).saturating_sub(self.room) + self.danger;
         let left = others.saturating_sub(self.taken);
-        // A smaller step than half of its headroom is not worth a change.
-        let step = if left == 0 { ROUNDING } else { headroom(guest) / 2 };
+        // A smaller step than half of its headroom is not worth a change. Sizes are whole pages.
+        let page = guest.seen.capabilities.step.bytes().get();
+        let step = if left == 0 { u128::from(page) } else { guest.headroom() / 2 };
         if given > left + step {
             let (taken, lacking) = (narrow(given), narrow(left));
             return Err(Violation::TakesInUse { guest: guest.seen.id.clone(), taken, lacking });
         }
-        self.taken += given;
         Ok(())
+    }
+
+    /// Takes it.
+    pub fn take(&mut self, guest: &Known<'_>, target: Bytes) {
+        self.taken += gives(guest, target);
     }
 }
 
 /// The memory in use that a guest gives if it keeps `target`.
 fn gives(guest: &Known<'_>, target: Bytes) -> u128 {
-    let (Some(stats), Some(available)) = (guest.seen.told.stats.fresh(), guest.available()) else { return 0 };
+    let before = guest.pending.min(guest.keeps).min(uses(guest).unwrap_or_default());
+    u128::from(before.saturating_sub(target).get())
+}
+
+/// The memory in use that it was asked for before, and has not given yet. What a stuck guest does not give helps nobody.
+fn under_way(guest: &Known<'_>) -> u128 {
+    let is_stuck = guest.record.tries_since.is_some_and(|_| guest.record.stuck_at > guest.record.tries_since);
+    let uses = uses(guest).filter(|_| !is_stuck).unwrap_or_default();
+    u128::from(guest.keeps.min(uses).saturating_sub(guest.pending).get())
+}
+
+/// The memory that a guest certainly uses; `None` without fresh statistics.
+fn uses(guest: &Known<'_>) -> Option<Bytes> {
+    let (stats, available) = (guest.seen.told.stats.fresh()?, guest.available()?);
     let reclaimable = available.saturating_sub(stats.free.unwrap_or_default());
     let caches = stats.disk_caches.unwrap_or(reclaimable);
     let uses = guest.record.uses_at_least;
@@ -99,20 +121,19 @@ fn gives(guest: &Known<'_>, target: Bytes) -> u128 {
     } else {
         uses.saturating_add(caches.min(reclaimable))
     };
-    let before = guest.pending.min(guest.keeps).min(uses);
-    u128::from(before.saturating_sub(target).get())
+    Some(uses)
 }
 
 /// Memory in use that a guest may lack, without headroom for its growth.
 fn lacks_used(guest: &Known<'_>) -> u128 {
-    lacks(guest, headroom(guest))
+    lacks(guest, guest.headroom())
 }
 
 /// The most that a guest may be granted of what is kept for surprises.
 pub fn lacks_in_use(guest: &Known<'_>, now: Moment) -> u128 {
     let full = guest.seen.told.full;
     let growth = u128::from(guest.record.grew.min(full.mul_div(1, 4)).get());
-    let lacks = lacks(guest, headroom(guest) + growth);
+    let lacks = lacks(guest, guest.headroom() + growth);
     let has_little = guest.available().is_some_and(|available| available < full.mul_div(3, 8));
     let raised = guest.record.raised.filter(|(_, at)| has_little && now.since(*at) < STALL_LASTS);
     let raise = raised.map_or(Bytes::ZERO, |(size, _)| size.saturating_sub(guest.held()));
@@ -135,9 +156,4 @@ fn lacks(guest: &Known<'_>, headroom: u128) -> u128 {
     let uses = u128::from(guest.record.uses_at_most.max(agent.unwrap_or_default()).get());
     let lacks = (uses + headroom).min(u128::from(guest.limit().get()));
     promised.max(lacks.saturating_sub(u128::from(held.get())))
-}
-
-/// The headroom of a guest that does not grow.
-pub fn headroom(guest: &Known<'_>) -> u128 {
-    (u128::from(guest.seen.told.full.get()) / 32).clamp(16 << 20, 512 << 20)
 }

@@ -216,13 +216,18 @@ impl<'a> Known<'a> {
         self.keeps.abs_diff(self.pending) <= Bytes::from_mib(1)
     }
 
+    /// The headroom of a guest that does not grow.
+    pub fn headroom(&self) -> u128 {
+        (u128::from(self.seen.told.full.get()) / 32).clamp(16 << 20, 512 << 20)
+    }
+
     /// The time for which it has made no progress towards its target.
     pub fn stuck_for(&self, now: Moment) -> Option<Span> {
         self.record.tries_since.map(|since| now.since(since))
     }
 }
 
-/// A sum as it is told.
+/// A sum for a message, at most what 64 bits hold.
 pub fn narrow(bytes: u128) -> Bytes {
     Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX))
 }

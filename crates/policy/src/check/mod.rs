@@ -115,7 +115,7 @@ pub enum Violation {
         /// The most that others can want, less what the plan takes before.
         wanted: Bytes,
     },
-    /// The plan takes memory that a guest uses, and others lack less.
+    /// The plan takes more memory that a guest uses than others lack.
     #[error(
         "the plan takes {taken} from {guest} that it uses, and others lack at most {lacking} of what they use"
     )]
@@ -482,7 +482,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// What an agent frees must be wanted by others, or by the operator.
+    /// What an agent frees must be wanted by others, or by the operator. Each request is judged by itself.
     fn judge_freeing(&mut self, index: usize, request: Request) -> Option<Violation> {
         let (config, witness, seen) = (self.config, self.witness, self.seen);
         let guest = &self.guests[index];
@@ -556,16 +556,15 @@ impl<'a> Bench<'a> {
                 broken.push(Violation::BelowShare { guest: id(), target, share });
             }
         }
+        if !broken.is_empty() || is_ordered_fetch(seen, guest, target) {
+            return;
+        }
         let wanted = self.wanted.get_or_insert_with(|| Wanted::new(config, witness, seen, &self.guests));
-        if broken.is_empty()
-            && !is_ordered_fetch(seen, guest, target)
-            && let Err(violation) = wanted.take(guest, target)
-            && !self
-                .tmpfs
-                .get_or_insert_with(|| AllTmpfs::new(config, witness, seen, &self.guests))
-                .take(guest, target)
-        {
-            broken.push(violation);
+        let tmpfs = self.tmpfs.get_or_insert_with(|| AllTmpfs::new(config, witness, seen, &self.guests));
+        match wanted.take(guest, target) {
+            Ok(()) => tmpfs.count(guest, target),
+            Err(violation) if !tmpfs.take(guest, target) => broken.push(violation),
+            Err(_) => {}
         }
     }
 

@@ -76,6 +76,13 @@ impl AllTmpfs {
         self.of(guest).is_some_and(|one| one.wanted.take(guest, target).is_ok())
     }
 
+    /// Memory that its guest gives for others on the host is given for those that share its tmpfs, too.
+    pub fn count(&mut self, guest: &Known<'_>, target: Bytes) {
+        if let Some(one) = self.of(guest) {
+            one.wanted.count_in_use(guest, target);
+        }
+    }
+
     /// Whether those that share a guest's tmpfs can want this much that its agent would free.
     pub fn is_wanted_from(&mut self, guest: &Known<'_>, bytes: Bytes) -> bool {
         self.of(guest).is_some_and(|one| one.wanted.is_wanted_from(guest, bytes))
@@ -105,23 +112,20 @@ impl One {
         let part = |line: Bytes| number(line) * whole / number(host).max(1);
         let reserve = part(config.reserve_of(host));
         let danger = part(seen.host.share(config.states.hard()).mul_div(5, 4));
-        let recent = number(witness.surge.recent);
         let low = part(seen.host.share(config.states.low()).mul_div(5, 4));
         let exposed: u128 = inside.iter().map(|guest| may_touch(guest)).sum();
         let growth = inside.iter().map(|guest| grows(guest)).sum();
         let expected = super::wanted::growth_of(config, witness, inside.iter().copied());
+        let recent = number(witness.surge.recent).min(expected);
+        let selfs: u128 = inside.iter().map(|guest| u128::from(guest.self_deflation())).sum();
+        let is_kept = config.commitment == Commitment::Strict && exposed + selfs + reserve <= free;
+        let in_danger = if is_kept { 0 } else { (danger + recent).saturating_sub(free) };
+        let in_use = InUse::new(inside.iter().copied(), free.saturating_sub(low + recent), in_danger);
         let needs = match config.commitment {
-            Commitment::Strict => {
-                let selfs: u128 = inside.iter().map(|guest| u128::from(guest.self_deflation())).sum();
-                exposed + selfs + reserve + danger + recent
-            }
+            Commitment::Strict => exposed + selfs + reserve + danger + number(witness.surge.recent),
             Commitment::Elastic => reserve.max(danger) + expected,
         };
-        let in_use = InUse::new(
-            inside.iter().copied(),
-            free.saturating_sub(low + recent),
-            (danger + recent).saturating_sub(free),
-        );
+
         let wants: u128 = inside.iter().map(|guest| guest.can_want(seen.taken_at)).sum();
         let certain: u128 = inside.iter().map(|guest| number(certain(guest))).sum();
         let pool = free + inside.iter().map(|guest| guest.touched()).sum::<u128>();

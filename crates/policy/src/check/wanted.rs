@@ -65,7 +65,12 @@ impl Wanted {
         self.needs.saturating_sub(guest.can_want(self.now)).saturating_sub(self.has)
     }
 
-    /// Whether others can want this much that a guest's agent would free.
+    /// Counts memory in use that a guest gives, whoever it is for.
+    pub fn count_in_use(&mut self, guest: &Known<'_>, target: Bytes) {
+        self.in_use.take(guest, target);
+    }
+
+    /// Whether others can want this much that a guest's agent would free. Each request is judged by itself.
     pub fn is_wanted_from(&self, guest: &Known<'_>, bytes: Bytes) -> bool {
         let others = self.of_others(guest);
         others > 0 && u128::from(bytes.get()) <= others + u128::from(least_step(guest).get())
@@ -76,7 +81,16 @@ impl Wanted {
     /// # Errors
     /// The promise that this would break, if others can want less from it, or less of what it uses.
     pub fn take(&mut self, guest: &Known<'_>, target: Bytes) -> Result<(), Violation> {
-        self.in_use.take(guest, target)?;
+        self.in_use.may_take(guest, target)?;
+        let taken = self.take_any(guest, target);
+        if taken.is_ok() {
+            self.in_use.take(guest, target);
+        }
+        taken
+    }
+
+    /// The same, whether the guest uses it or not.
+    fn take_any(&mut self, guest: &Known<'_>, target: Bytes) -> Result<(), Violation> {
         let given = u128::from(guest.pending.saturating_sub(target).get());
         let given = match self.commitment {
             Commitment::Strict => given,

@@ -6,7 +6,8 @@
 //! **Rules.**
 //! - Only an accepted action is a write. After a write without a known result, the balloon may follow either target for `DOUBT`.
 //! - A guest makes progress if it comes 1 MiB closer to its target. A guest that is drawn back to its present size makes none. The check only
-//!   judges guests that have not moved away from their target since it was written.
+//!   judges guests that have not moved away from their target since it was written. One that has is judged again once it has arrived, or is asked to move
+//!   the other way.
 //! - Somebody else moved a balloon if it inflated below its target and its last size, or deflated above them and may not do so by itself. A
 //!   recent write, a reset, a guest that has just begun and memory hot-plug explain such a movement. The policy also judges movements of
 //!   balloons that guests may deflate themselves; the check does not.
@@ -24,7 +25,7 @@ use memtide_model::{
 pub(super) const STALL_LASTS: Span = Span::from_secs(12);
 /// A stall raises it by at least this much.
 const LEAST_RAISE: Bytes = Bytes::from_mib(64);
-/// Equal statistics made within this time of each other are the same.
+/// Statistics made within this time of each other are the same ones.
 const SAME: Span = Span::from_millis(20);
 /// The possible error in the age of statistics: a driver makes them while its balloon moves.
 const AGE_ERROR: Span = Span::from_millis(100);
@@ -140,7 +141,7 @@ pub fn hears(witness: &mut Witness, seen: &Snapshot, plan: &Plan, answers: &[Ans
                 write(witnessed, guest, target, now);
             }
             Answer::Failed(_) => {
-                witnessed.doubted_at = Some(now);
+                (witnessed.doubted_at, witnessed.failed_at) = (Some(now), Some(now));
                 end_foreign(witnessed);
             }
             Answer::Refused => {}
@@ -178,6 +179,7 @@ pub fn lasting(witness: Witness, now: Moment) -> Witness {
             content_since: None,
             tries_since: None,
             doubted_at: Some(now),
+            failed_at: None,
             is_polled: false,
             ..guest
         };
@@ -233,7 +235,7 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
         (witnessed.target, witnessed.tries_since) = (None, None);
     }
     if guest.told.reset {
-        (witnessed.reset_at, witnessed.told_since) = (Some(now), None);
+        (witnessed.reset_at, witnessed.told_since, witnessed.hardships) = (Some(now), None, [None; 2]);
     }
     let keeps = witnessed.actual;
     if keeps != witnessed.was {
@@ -268,7 +270,8 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
     witnessed.made_at = Some(made);
     let moves = witnessed.moved_at.is_some_and(|at| at.after(AGE_ERROR) >= made);
     let most = keeps.max(witnessed.was).saturating_sub(available);
-    (witnessed.uses_at_least, witnessed.uses_at_most) = match moves {
+    // The first statistics are of another kernel than what was known.
+    (witnessed.uses_at_least, witnessed.uses_at_most) = match moves && witnessed.told_since.is_some() {
         true => (least.min(witnessed.uses_at_least), most.max(witnessed.uses_at_most)),
         false => (least, most),
     };
@@ -277,7 +280,7 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
     let agent = guest.told.agent.fresh().map(|agent| agent.counters);
     let hardships =
         [Some(BalloonCounters::from(stats).hardships()), agent.as_ref().map(AgentCounters::hardships)];
-    // They only rise, unless somebody lies.
+    // They fall only if somebody lies: the policy hears the lie counter by counter.
     let stalls = differs(hardships, &mut witnessed.hardships, |now, before| now != before) && !is_new;
     if stalls {
         stall(witnessed, now);
@@ -322,9 +325,6 @@ fn made_at(stats: &Reading<GuestStats>, now: Moment) -> Moment {
 /// Follows a guest's progress towards its target. A guest that moves away from it obeys somebody else, or itself.
 fn follow(witnessed: &mut Witnessed, distance: Bytes, is_fenced: bool, now: Moment) {
     let Some(since) = witnessed.tries_since else { return };
-    if now.since(since) >= DOES_NOT_FOLLOW {
-        witnessed.stuck_at = Some(now);
-    }
     if distance <= STEP {
         // It was drawn back if it had no distance before either.
         let was_drawn_back = witnessed.distance.is_zero() && now.since(since) < DRAWN_BACK;
@@ -336,6 +336,8 @@ fn follow(witnessed: &mut Witnessed, distance: Bytes, is_fenced: bool, now: Mome
         witnessed.tries_since = Some(now);
     } else if distance.saturating_add(STEP) <= witnessed.distance {
         (witnessed.tries_since, witnessed.distance) = (Some(now), distance);
+    } else if now.since(since) >= DOES_NOT_FOLLOW {
+        witnessed.stuck_at = Some(now);
     }
 }
 
@@ -366,11 +368,12 @@ fn end_foreign(witnessed: &mut Witnessed) {
     witnessed.hold = witnessed.hold.filter(|hold| !matches!(hold.keeps, Keeps::Foreign { .. }));
 }
 
-/// What a guest took by deflating its own balloon since the last snapshot.
+/// What a guest took by deflating its own balloon since the last snapshot. A size that was not told before is no deflation.
 fn deflated_itself_by(witnessed: &Witnessed, guest: &GuestSeen, now: Moment) -> Bytes {
     let asked = witnessed.target.unwrap_or(witnessed.was).max(witnessed.was);
     let is_new = witnessed.told_since.is_none_or(|since| since == now);
-    let is_known = guest.deflates_itself() && !is_new && !guest.told.reset;
+    let is_same = witnessed.gain.full == guest.told.full && !guest.told.reset;
+    let is_known = guest.deflates_itself() && !is_new && is_same;
     if is_known { witnessed.actual.saturating_sub(asked) } else { Bytes::ZERO }
 }
 

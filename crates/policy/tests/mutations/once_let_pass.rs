@@ -83,7 +83,7 @@ fn more_than_was_ordered_or_is_available_is_fetched() {
     assert_eq!(fetches(100, 924), []);
     assert_eq!(fetches(100, 923), [(0, "Unwanted")]);
     assert_eq!(fetches(124, 900), []);
-    assert_eq!(fetches(500, 899), [(0, "Unwanted")], "it calls 124 available");
+    assert_eq!(fetches(500, 899), [(0, "TakesInUse")], "it calls 124 available");
     // 100 are on their way already, and only 24 of the 124 are left.
     let giving = |target| {
         let guests = vec![guest("a", 1024, 900), guest("b", 1024, 100)];
@@ -93,7 +93,7 @@ fn more_than_was_ordered_or_is_available_is_fetched() {
         refused(&given)
     };
     assert_eq!(giving(900), []);
-    assert_eq!(giving(899), [(0, "Unwanted")]);
+    assert_eq!(giving(899), [(0, "TakesInUse")]);
 }
 
 #[test]
@@ -264,6 +264,10 @@ fn four_guests_give_what_they_use_for_one_that_lacks_20_mib() {
         if given.config.commitment == Commitment::Strict {
             given.set("a", mib(880));
             assert_eq!(refused(&given), [1, 2, 3].map(|place| (place, "TakesInUse")), "one gives 20 MiB");
+            // Nor one after the other: "a" was asked for it a moment ago.
+            given.plan.actions.remove(0);
+            given.witnessed("a").target = Some(mib(880));
+            assert_eq!(refused(&given), [0, 1, 2].map(|place| (place, "TakesInUse")));
         }
     }
 }
