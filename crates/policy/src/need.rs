@@ -139,8 +139,7 @@ pub fn estimate(
     let elapsed = since_the_last(&seen.told.stats, stats, before, next, now);
     if let Some(elapsed) = elapsed {
         // The first statistics after a reset are of another kernel: what it uses is no growth.
-        let rise = by_stats.saturating_sub(before.used);
-        let growth = if before.told_since.is_some() { rise } else { Bytes::ZERO };
+        let growth = before.told_since.map_or(Bytes::ZERO, |_| by_stats.saturating_sub(before.used));
         next.growth = surge::observe(before.growth, growth, elapsed, reaction, MEMORY);
     }
     let evidence = Evidence::of_balloon(before.counters.as_ref(), stats, elapsed.unwrap_or_default());

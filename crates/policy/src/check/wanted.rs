@@ -65,7 +65,7 @@ impl Wanted {
         self.needs.saturating_sub(guest.can_want(self.now)).saturating_sub(self.has)
     }
 
-    /// Counts memory in use that a guest gives, whoever it is for.
+    /// Counts memory in use that a guest gives, also if others want it.
     pub fn count_in_use(&mut self, guest: &Known<'_>, target: Bytes) {
         self.in_use.take(guest, target);
     }
