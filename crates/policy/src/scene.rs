@@ -34,7 +34,7 @@ pub struct Scene {
     pub host: HostState,
     /// The host is low and not covered.
     pub emergency: bool,
-    /// Memory that the host lacks to be out of danger; none if a strict commitment is kept.
+    /// Memory that the host lacks to be out of danger.
     pub danger: Bytes,
     /// Free memory of the host above the state low.
     pub until_danger: Bytes,
@@ -102,7 +102,7 @@ impl Scene {
             host,
             emergency,
             overrun: overrun(&ledger, growing),
-            danger: if covered { Bytes::ZERO } else { danger(config, seen, &ledger, emergency, growing) },
+            danger: danger(config, seen, &ledger, emergency, growing),
             until_danger: ledger.really_free().saturating_sub(seen.share(config.states.low())),
             growing,
             rise: expected.rise,

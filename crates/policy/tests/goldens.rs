@@ -76,13 +76,13 @@ fn squeezed_until_it_squeals() {
     +20.750s build target 541 MiB: needs 666 MiB (uses 502 MiB), entitled to 598 MiB
     +21.000s archive target 656 MiB: squeezed to 317 MiB of page cache (needs 672 MiB); 116 MiB needed elsewhere
     +21.000s build target 566 MiB: needs 683 MiB (uses 518 MiB), entitled to 619 MiB
-    +21.250s archive target 640 MiB: squeezed to 303 MiB of page cache (needs 658 MiB); 152 MiB needed elsewhere
+    +21.250s archive target 640 MiB: squeezed to 303 MiB of page cache (needs 658 MiB); 153 MiB needed elsewhere
     +21.250s build target 589 MiB: needs 718 MiB (uses 541 MiB), entitled to 654 MiB
-    +21.500s archive target 624 MiB: squeezed to 289 MiB of page cache (needs 644 MiB); 117 MiB needed elsewhere
+    +21.500s archive target 624 MiB: squeezed to 289 MiB of page cache (needs 644 MiB); 128 MiB needed elsewhere
     +21.500s check target 541 MiB: stalled at 525 MiB, needs 679 MiB, entitled to 603 MiB
-    +21.750s archive target 607 MiB: squeezed to 273 MiB of page cache (needs 628 MiB); 94.2 MiB needed elsewhere
+    +21.750s archive target 607 MiB: squeezed to 273 MiB of page cache (needs 628 MiB); 108 MiB needed elsewhere
     +21.750s check target 557 MiB: stalled at 541 MiB, needs 689 MiB, entitled to 607 MiB
-    +22.000s archive target 591 MiB: squeezed to 258 MiB of page cache (needs 613 MiB); 86.2 MiB needed elsewhere
+    +22.000s archive target 591 MiB: squeezed to 258 MiB of page cache (needs 613 MiB); 103 MiB needed elsewhere
     +22.000s check target 574 MiB: needs 700 MiB (uses 536 MiB), entitled to 626 MiB
     +22.250s check target 680 MiB: needs 704 MiB (uses 536 MiB), entitled to 680 MiB
     +22.250s build target 687 MiB: needs 728 MiB (uses 543 MiB), entitled to 687 MiB

@@ -145,6 +145,7 @@ fn needed(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'
     let host = &seen.host;
     let reserve = config.reserve_of(host.capacity);
     let danger = host.share(config.states.hard()).mul_div(5, 4);
+    let taken = guests.iter().map(Known::costs).sum::<u128>() + number(host.beside_guests());
     match config.commitment {
         Commitment::Strict => {
             // A target that became void with this snapshot may still count.
@@ -153,15 +154,13 @@ fn needed(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'
                 + number(reserve)
                 + super::room::strict_need(config, witness, guests)
                 + void;
-            // A commitment that is not kept no longer protects the host: its free memory counts, too.
+            // A commitment that is not kept no longer protects the host: its free memory counts, too. One that is kept leaves guests page cache that stands
+            // in the way of growth.
             let is_kept = need <= number(host.capacity);
-            (need + if is_kept { 0 } else { number(danger) + number(witness.surge.recent) }, is_kept)
+            let safe = number(danger) + number(witness.surge.recent);
+            (if is_kept { need.max(taken + safe) } else { need + safe }, is_kept)
         }
-        Commitment::Elastic => {
-            let costs: u128 = guests.iter().map(Known::costs).sum();
-            let need = number(host.beside_guests()) + costs + number(reserve.max(danger));
-            (need + growth(config, witness, guests), false)
-        }
+        Commitment::Elastic => (taken + number(reserve.max(danger)) + growth(config, witness, guests), false),
     }
 }
 

@@ -407,6 +407,7 @@ const MUTATIONS: &[Mutation] = &[
     ("NotForTheHost", "the host gets a target", |g| g.action("donor").subject = Subject::Host),
     ("Unwanted", "the host has room for all limits", |g| g.seen.host.capacity = mib(8192)),
     ("Unwanted", "nobody else lacks anything", |g| {
+        g.seen.host.capacity = mib(2100);
         for name in ["a", "busy"] {
             g.guest(name).told.stats = Reading::absent(Absence::Silent);
         }

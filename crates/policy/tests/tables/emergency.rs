@@ -51,18 +51,6 @@ fn the_next_gives_where_the_first_is_at_its_floor() {
 }
 
 #[test]
-fn a_strict_commitment_that_is_kept_is_in_no_danger() {
-    // 800 + 60 of 860: nothing is free, and nothing can be taken but by others, who broke the commitment then.
-    let given = |capacity| {
-        let decision =
-            tick(&config(), &State::default(), &snapshot(1000, capacity, vec![guest("a", 800, 300)]));
-        assert_eq!(decision.report.host.state, HostState::Low);
-        targets(&decision).len()
-    };
-    assert_eq!((given(860), given(859)), (0, 1));
-}
-
-#[test]
 fn what_was_never_touched_frees_nothing() {
     // "a" holds 800, uses 100 and has touched 400. To give touched memory, it must give its untouched memory first.
     let a = but(guest("a", 800, 100), |guest| guest.cost.footprint = Reading::now(mib(460)));

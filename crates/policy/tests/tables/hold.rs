@@ -2,7 +2,7 @@
 
 use memtide_model::{
     Absence, Action, Bytes, Config, Decision, GuestSeen, Hold, Hotplug, Keeps, Mode, Moment, Order, Ordered,
-    Plan, Reading, Reason, Request, Snapshot, State, Verdict,
+    PAGE_4K, Plan, Reading, Reason, Request, Snapshot, State, Verdict,
 };
 use memtide_policy::Violation;
 
@@ -135,8 +135,9 @@ fn a_foreign_hold_ends_when_another_guest_runs_dry() {
     let (mut decision, _) = escaped(&config(), 1904, 390, 180);
     let verdict = line(&decision, "a").verdict.clone();
     assert_eq!(verdict, Verdict::HoldEnds { lacking: Some(id("b")), lacks: mib(22) });
-    // It stalled, so it needs 400 + 100, and "a" gives that at once. "c" was not seen to need its cache.
-    let target = mib(1024 - 100);
+    // It stalled, so it needs 400 + 100. Nothing is free, and 2 % of the host should be: 38. "a" gives both at once. "c" was not seen
+    // to need its cache.
+    let target = mib(1024 - 100).saturating_sub(mib(1904).mul_div(2, 100)).round_down(PAGE_4K);
     let changes =
         done_to_a(&decision).into_iter().filter(|(change, _)| matches!(change, Request::SetTarget(_)));
     let ends = (Request::SetTarget(target), Reason::HoldEnds { lacks: mib(22) });
