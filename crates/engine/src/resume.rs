@@ -266,6 +266,7 @@ fn lasting_of(guest: &GuestState, now: Moment) -> GuestState {
         first_seen: guest.first_seen,
         target: guest.target,
         target_set_at: guest.target_set_at,
+        target_set_from: guest.target_set_from,
         actual: guest.actual,
         told_since: guest.told_since,
         growth: peak_of(guest.growth),

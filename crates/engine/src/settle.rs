@@ -80,7 +80,7 @@ fn take_back(guest: &mut GuestState, before: &GuestState, action: &Action) {
     match action.request {
         Request::SetTarget(_) => {
             guest.target = before.target;
-            guest.target_set_at = before.target_set_at;
+            (guest.target_set_at, guest.target_set_from) = (before.target_set_at, before.target_set_from);
             guest.gain.step = before.gain.step;
             guest.stuck.progress_at = before.stuck.progress_at;
             guest.stuck.distance = before.stuck.distance;

@@ -83,6 +83,9 @@ pub struct GuestState {
     /// When the target was last written.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub target_set_at: Option<Moment>,
+    /// Its actual at that moment.
+    #[serde(skip_serializing_if = "Bytes::is_nothing", default)]
+    pub target_set_from: Bytes,
     /// The guest's actual at the last decision.
     pub actual: Bytes,
     /// Earlier sizes that the guest's statistics may still describe, each with the moment when that size ended. The oldest comes first.
@@ -100,8 +103,11 @@ pub struct GuestState {
     /// When the guest's current series of statistics began: its first fresh statistics, or the first after a reset.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub told_since: Option<Moment>,
-    /// Used memory in the last fresh statistics.
+    /// Used memory at the last decision with fresh statistics.
     pub used: Bytes,
+    /// Used memory when these statistics came: they can be those of several decisions.
+    #[serde(skip_serializing_if = "Bytes::is_nothing", default)]
+    pub used_then: Bytes,
     /// The growth of its used memory within one reaction time. The guest has shown that it needs this headroom.
     pub growth: Surge,
     /// The growth of its footprint within one reaction time.

@@ -127,6 +127,9 @@ pub const OBSERVED: Span = Span::from_secs(10);
 /// The reaction time before the first measurement.
 /// Pinned by: scenarios/paused.toml (halved), scenarios/resets.toml (doubled).
 pub const FIRST_REACTION: Span = Span::from_secs(1);
+/// The reaction time is that for this much memory. A judgement: the least grant to a guest that stalls.
+/// Pinned by: scenarios/agents-no-harm.toml (off).
+pub const REACTS_WITH: Bytes = Bytes::from_mib(64);
 /// The shortest reaction time.
 /// Pinned by: scenarios/joint-growth.toml (doubled).
 pub const SHORTEST_REACTION: Span = Span::from_millis(500);

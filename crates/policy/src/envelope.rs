@@ -41,8 +41,8 @@ pub fn observed(state: &State, now: Moment) -> Span {
     state.decided_at.map_or(Span::ZERO, |at| now.since(at)).min(OBSERVED)
 }
 
-/// The time from a decision to returned memory: the longest one that ended now or has lasted so far (`reacted`), and a decaying memory of
-/// earlier ones.
+/// The time from a decision to returned memory: the longest one that ended now or has lasted so far (`reacted`, [`Guest::reacts_after`]), and a
+/// decaying memory of earlier ones.
 #[must_use]
 pub fn reaction(state: &State, reacted: Option<Span>, elapsed: Span) -> Span {
     let before = state.reaction.unwrap_or(FIRST_REACTION).as_millis();

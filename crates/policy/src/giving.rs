@@ -203,8 +203,6 @@ pub(crate) fn floor(scene: &Scene, guest: &Guest<'_>, cache: Bytes) -> Bytes {
             let beyond = if guest.class.squeeze { guest.need.cache_beyond } else { Bytes::ZERO };
             Bytes::sum([used.saturating_sub(beyond), LEAST_HEADROOM, cache])
         }
-        // A guest that cannot deflate its own balloon would kill a program. In an emergency, the host would kill a guest.
-        _ if !guest.deflates_itself() => guest.need.with(cache).max(guest.need.uses),
         _ => guest.need.with(cache),
     };
     // Strict: a guest lacks cache only within its fair share, so others hold as much beyond theirs. Memory in use cannot wait.

@@ -7,7 +7,7 @@ use memtide_model::{
     Order, PageSize, Reason, Request, Span, Verdict, Withheld,
 };
 
-use crate::constants::{BOOTS, RESET_SETTLES, TOLERANCE};
+use crate::constants::{BOOTS, REACTS_WITH, RESET_SETTLES, TOLERANCE};
 use crate::gain;
 use crate::ledger::Entry;
 use crate::need::{self, Need};
@@ -200,6 +200,13 @@ impl<'a> Guest<'a> {
         self.hold_ends = Some(lacking);
     }
 
+    /// Keeps its hold after all.
+    pub(crate) fn stays_held(&mut self, hold: Hold) {
+        self.next.hold = Some(hold);
+        self.left_alone = Some(Verdict::Held(hold));
+        self.hold_ends = None;
+    }
+
     /// Memory beyond what its shares alone would give it, which it keeps because somebody else deflated its balloon. A guest that may
     /// deflate its own balloon may have done so itself.
     #[must_use]
@@ -212,16 +219,22 @@ impl<'a> Guest<'a> {
         }
     }
 
-    /// The time since it was asked for memory: its balloon, if it has just given the last of it; its agent, if it still trims.
+    /// The time since it was asked for memory: its balloon, if it has just given the last of it; its agent, if it still trims. Of an inflation, the
+    /// time for [`REACTS_WITH`] counts: a guest that grows does not wait for the rest.
     pub fn reacts_after(&self, now: Moment) -> Option<Span> {
         let arrived = self.before.stuck.progress_at.is_some()
             && self.before.actual > self.entry.target
             && stuck::at_target(&self.entry);
-        let balloon = self.before.target_set_at.filter(|_| arrived);
+        let given = self.before.target_set_from.saturating_sub(self.entry.target);
+        let counts = |since: Span| match given > REACTS_WITH {
+            true => Span::from_millis(REACTS_WITH.mul_div(since.as_millis(), given.get()).get()),
+            false => since,
+        };
+        let balloon = self.before.target_set_at.filter(|_| arrived).map(|at| counts(now.since(at)));
         let works = self.seen.told.agent.latest().is_some_and(|agent| agent.busy);
         let trims = |asked: &AgentAsked| works && matches!(asked.request, Request::Trim(_));
         let agent = self.before.agent.asked.filter(trims).map(|asked| asked.at);
-        [balloon, agent].into_iter().flatten().map(|at| now.since(at)).max()
+        balloon.max(agent.map(|at| now.since(at)))
     }
 
     /// The growth of its footprint since the last decision.
@@ -295,7 +308,7 @@ impl<'a> Guest<'a> {
         }
         self.next.gain = gain::asked(&self.next.gain, self.seen, target);
         self.next.target = Some(target);
-        self.next.target_set_at = Some(now);
+        (self.next.target_set_at, self.next.target_set_from) = (Some(now), self.entry.actual);
         self.next.last_reason = Some((now, reason));
     }
 

@@ -7,13 +7,13 @@
 //!
 //! 1. *in use*: used memory and headroom, or more after a stall;
 //! 2. *cache* that the guest was seen to need ([`crate::search`]);
-//! 3. *growth ahead*: the growth that it has shown before, beyond its present growth.
+//! 3. *growth ahead*: the fastest growth that it has shown before, for the longest reaction time, beyond its present growth.
 //!
 //! - Statistics can be several ticks older than the balloon's reading. While a balloon moves, used memory is only known to lie
 //!   between two values: those for the smallest and the largest actual since the statistics were made. The value nearest to the
 //!   last one is taken; otherwise the balloon's own pages would look like the guest's need.
 //! - Used memory counts at most the memory that the guest has touched: its footprint without the VMM's overhead, with merged and
-//!   swapped memory added.
+//!   swapped memory added. For a guest that cannot deflate its own balloon, the free memory that its kernel cannot use counts, too.
 //! - headroom: 1/32 of its size within 16 MiB and 512 MiB, plus its present growth within one reaction time, at most a quarter of
 //!   its size.
 //! - A guest that keeps cache also needs the free memory that its kernel keeps for itself, if that is more than its headroom.
@@ -31,8 +31,8 @@ use memtide_model::{
 
 use crate::constants::{
     AGE_SLACK, DEAD_BAND, FOLLOWS, HEADROOM, KERNEL_KEEPS, KERNEL_KEEPS_AT_MOST, LEAST_GRANT, LEAST_HEADROOM,
-    MEMORY, MOST_GROWTH, MOST_HEADROOM, PIECES, RAISE, REPORTS_EVERY, RESET_SETTLES, SAME_WITHIN,
-    STALL_HOLDS,
+    LONGEST_REACTION, MEMORY, MOST_GROWTH, MOST_HEADROOM, PIECES, RAISE, REPORTS_EVERY, RESET_SETTLES,
+    SAME_WITHIN, STALL_HOLDS,
 };
 use crate::evidence::Evidence;
 use crate::ledger::Entry;
@@ -54,12 +54,12 @@ pub struct Need {
     pub cache_kept: Bytes,
     /// Headroom for its present growth.
     pub headroom: Bytes,
-    /// Free memory that its kernel keeps for itself.
+    /// Free memory that its kernel keeps for itself, unless used memory counts it.
     pub kernel_keeps: Bytes,
     /// Free memory in small pieces: free page reporting does not return it, and a balloon takes it first. What an
     /// inflation for it left is not counted again.
     pub pieces: Bytes,
-    /// The growth that it has shown before, beyond its present growth.
+    /// The growth that it has shown before, for the longest reaction time, beyond its present growth.
     pub ahead: Bytes,
     /// Memory in use with headroom, and the free memory that its kernel cannot use.
     pub uses: Bytes,
@@ -128,20 +128,21 @@ pub fn estimate(
     let made_within = age_of(&seen.told.stats);
     next.sizes.retain(|(ended, _)| now.since(*ended) <= made_within);
     let told = used(entry, before, &next.sizes, available);
+    // A kernel cannot use its free memory below the watermarks, so the host never sees it touched.
+    let unusable = stats.free.unwrap_or_default().saturating_sub(available).min(kernel_keeps(seen.told.full));
     let touched = touched(seen, entry, stats);
+    // A guest that cannot deflate its own balloon would kill a program for want of it.
+    let counted =
+        if seen.deflates_itself() { Bytes::ZERO } else { unusable.min(told.saturating_sub(touched)) };
+    let touched = touched.saturating_add(counted);
     let by_stats = told.min(touched);
     let used = by_stats.max(sooner(seen, entry, before, available).min(touched));
     if before.counters.is_some() && moved(entry, before) {
         next.sizes.push((now, before.actual));
     }
-    let reclaimable = available.saturating_sub(stats.free.unwrap_or_default());
-    let cache_held = stats.disk_caches.unwrap_or(reclaimable).min(reclaimable);
+    let (cache_held, cache_beyond) = page_cache(stats, available, seen.told.full);
     let elapsed = since_the_last(&seen.told.stats, stats, before, next, now);
-    if let Some(elapsed) = elapsed {
-        // The first statistics after a reset are of another kernel: what it uses is no growth.
-        let growth = before.told_since.map_or(Bytes::ZERO, |_| by_stats.saturating_sub(before.used));
-        next.growth = surge::observe(before.growth, growth, elapsed, reaction, MEMORY);
-    }
+    note_growth(by_stats, elapsed, before, next, reaction);
     let evidence = Evidence::of_balloon(before.counters.as_ref(), stats, elapsed.unwrap_or_default());
     let evidence = hear_agent(evidence, &seen.told.agent, before, next, now);
     let reset_lately = before.reset_at.is_some_and(|at| now.since(at) < RESET_SETTLES);
@@ -158,29 +159,51 @@ pub fn estimate(
     next.used = by_stats;
     let most = MOST_GROWTH.of(seen.told.full);
     let present = next.growth.recent.min(most);
+    let ahead = next.growth.peak.mul_div(LONGEST_REACTION.as_millis(), reaction.as_millis());
     let headroom = headroom_floor(seen.told.full).saturating_add(present);
     let raised = next.stalled.map_or(Bytes::ZERO, |(size, _)| size);
-    // A kernel cannot use its free memory below the watermarks, so the host never sees it touched.
-    let unusable = stats.free.unwrap_or_default().saturating_sub(available).min(kernel_keeps(seen.told.full));
-    let uses = told.min(touched.saturating_add(unusable)).saturating_add(headroom);
+    let uses = told.min(touched.saturating_add(unusable.saturating_sub(counted))).saturating_add(headroom);
     Need {
         used: Some(used),
         cache_held,
-        cache_beyond: stats
-            .disk_caches
-            .unwrap_or_default()
-            .saturating_sub(cache_held)
-            .min(kernel_keeps(seen.told.full)),
+        cache_beyond,
         cache: Bytes::ZERO,
         cache_kept: Bytes::ZERO,
         headroom,
-        kernel_keeps: kernel_keeps(seen.told.full),
+        kernel_keeps: kernel_keeps(seen.told.full).saturating_sub(counted),
         pieces: pieces(seen, entry, stats, before, next),
-        ahead: next.growth.peak.min(most).saturating_sub(present),
+        ahead: ahead.min(most).saturating_sub(present),
         uses,
         raised: raised.min(by_shares.max(uses)),
         stalls,
         evidence: Some(evidence),
+    }
+}
+
+/// The page cache of a guest that can be dropped, and what its kernel does not call available of the rest.
+fn page_cache(stats: &GuestStats, available: Bytes, full: Bytes) -> (Bytes, Bytes) {
+    let reclaimable = available.saturating_sub(stats.free.unwrap_or_default());
+    let held = stats.disk_caches.unwrap_or(reclaimable).min(reclaimable);
+    let beyond = stats.disk_caches.unwrap_or_default().saturating_sub(held);
+    (held, beyond.min(kernel_keeps(full)))
+}
+
+/// Remembers how much more is used than at the last report, which came `elapsed` earlier; `None` if there is no new one. All that was touched in the
+/// decisions between counts.
+fn note_growth(
+    used: Bytes,
+    elapsed: Option<Span>,
+    before: &GuestState,
+    next: &mut GuestState,
+    reaction: Span,
+) {
+    if let Some(elapsed) = elapsed {
+        // The first statistics after a reset are of another kernel: what it uses is no growth.
+        let growth = before.told_since.map_or(Bytes::ZERO, |_| used.saturating_sub(before.used_then));
+        next.growth = surge::observe(before.growth, growth, elapsed, reaction, MEMORY);
+    }
+    if next.stats_of != before.stats_of {
+        next.used_then = used;
     }
 }
 
@@ -320,13 +343,14 @@ fn moved(entry: &Entry, before: &GuestState) -> bool {
     entry.actual != before.actual
 }
 
-/// Whether the guest deflated its balloon beyond its target by itself since the last decision.
+/// Whether the guest deflated its balloon beyond its target by itself since the last decision. A size that was not told before is no deflation.
 #[must_use]
 pub fn deflated_itself(seen: &GuestSeen, entry: &Entry, before: &GuestState) -> bool {
     let may = seen.told.balloon.fresh().is_some_and(|balloon| balloon.deflate_on_oom);
-    may && before.target.is_some_and(|target| {
-        entry.actual > before.actual.max(target).saturating_add(dead_band(seen.told.full))
-    })
+    may && before.gain.full == seen.told.full
+        && before.target.is_some_and(|target| {
+            entry.actual > before.actual.max(target).saturating_add(dead_band(seen.told.full))
+        })
 }
 
 /// The size after a stall. A raise that is not granted yet is not raised again.

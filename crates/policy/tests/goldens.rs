@@ -31,28 +31,22 @@ fn memory_follows_the_work() {
     host.guest("db").wants(320);
     host.run(5);
     insta::assert_snapshot!(log(&host), @"
-    +21.250s db target 516 MiB: 288 MiB idle (needs 214 MiB); 24.5 MiB needed elsewhere
-    +21.500s db target 457 MiB: 264 MiB idle (needs 214 MiB); 58.5 MiB needed elsewhere
-    +21.500s web target 564 MiB: needs 623 MiB (uses 422 MiB), entitled to 623 MiB
-    +21.750s db target 401 MiB: 205 MiB idle (needs 214 MiB); 55.9 MiB needed elsewhere
-    +21.750s web target 623 MiB: needs 679 MiB (uses 462 MiB), entitled to 679 MiB
-    +22.000s db target 385 MiB: 149 MiB idle (needs 214 MiB); 12.6 MiB needed elsewhere
-    +22.000s web target 679 MiB: needs 698 MiB (uses 481 MiB), entitled to 698 MiB
-    +22.250s db target 329 MiB: 133 MiB idle (needs 214 MiB); 56.5 MiB needed elsewhere
-    +22.250s web target 695 MiB: needs 751 MiB (uses 524 MiB), entitled to 751 MiB
-    +22.500s db target 252 MiB: 76.7 MiB idle (needs 214 MiB); 87.9 MiB needed elsewhere
-    +22.500s web target 751 MiB: needs 839 MiB (uses 582 MiB), entitled to 839 MiB
-    +22.750s web target 826 MiB: needs 861 MiB (uses 604 MiB), entitled to 861 MiB
-    +30.250s web target 786 MiB: 522 MiB idle (needs 304 MiB); 40.3 MiB needed elsewhere
-    +30.500s web target 756 MiB: 483 MiB idle (needs 303 MiB); 30.3 MiB needed elsewhere
-    +30.500s db target 294 MiB: stalled at 252 MiB, needs 324 MiB, entitled to 530 MiB
-    +30.750s web target 739 MiB: 471 MiB idle (needs 285 MiB); 16.5 MiB needed elsewhere
-    +30.750s db target 324 MiB: needs 341 MiB (uses 252 MiB), entitled to 540 MiB
-    +31.000s web target 663 MiB: 468 MiB idle (needs 271 MiB); 75.9 MiB needed elsewhere
-    +31.000s db target 341 MiB: stalled at 324 MiB, needs 417 MiB, entitled to 540 MiB
-    +31.250s web target 616 MiB: 393 MiB idle (needs 271 MiB); 48.5 MiB needed elsewhere
-    +31.250s db target 416 MiB: stalled at 341 MiB, needs 464 MiB, entitled to 540 MiB
-    +31.500s db target 464 MiB: needs 464 MiB (uses 324 MiB), entitled to 540 MiB
+    +21.250s db target 506 MiB: 288 MiB idle (needs 252 MiB); 34.0 MiB needed elsewhere
+    +21.500s db target 456 MiB: 254 MiB idle (needs 252 MiB); 49.5 MiB needed elsewhere
+    +21.500s web target 574 MiB: needs 748 MiB (uses 460 MiB), entitled to 748 MiB
+    +21.750s web target 624 MiB: needs 754 MiB (uses 466 MiB), entitled to 754 MiB
+    +22.250s db target 301 MiB: 204 MiB idle (needs 252 MiB); 155 MiB needed elsewhere
+    +22.500s db target 263 MiB: 49.3 MiB idle (needs 252 MiB); 119 MiB needed elsewhere
+    +22.500s web target 699 MiB: needs 908 MiB (uses 620 MiB), entitled to 828 MiB
+    +22.750s web target 774 MiB: needs 908 MiB (uses 620 MiB), entitled to 828 MiB
+    +23.250s web target 817 MiB: needs 1 GiB (uses 740 MiB), entitled to 828 MiB
+    +30.250s web target 748 MiB: 517 MiB idle (needs 300 MiB); 69.1 MiB needed elsewhere
+    +30.500s db target 332 MiB: stalled at 263 MiB, needs 415 MiB, entitled to 524 MiB
+    +31.000s web target 628 MiB: 496 MiB idle (needs 252 MiB); 120 MiB needed elsewhere
+    +31.250s db target 407 MiB: stalled at 332 MiB, needs 620 MiB, entitled to 572 MiB
+    +31.750s web target 563 MiB: 376 MiB idle (needs 252 MiB); 65.4 MiB needed elsewhere
+    +31.750s db target 452 MiB: needs 678 MiB (uses 390 MiB), entitled to 572 MiB
+    +32.000s db target 517 MiB: needs 678 MiB (uses 390 MiB), entitled to 572 MiB
     ");
 }
 
@@ -71,22 +65,23 @@ fn squeezed_until_it_squeals() {
     host.capacity += 300;
     host.run(20);
     insta::assert_snapshot!(log(&host), @"
-    +20.500s archive target 704 MiB: squeezed to 349 MiB of page cache (needs 704 MiB); 141 MiB needed elsewhere
-    +20.750s archive target 679 MiB: squeezed to 340 MiB of page cache (needs 695 MiB); 130 MiB needed elsewhere
-    +20.750s build target 541 MiB: needs 666 MiB (uses 502 MiB), entitled to 598 MiB
-    +21.000s archive target 656 MiB: squeezed to 317 MiB of page cache (needs 672 MiB); 116 MiB needed elsewhere
-    +21.000s build target 566 MiB: needs 683 MiB (uses 518 MiB), entitled to 619 MiB
-    +21.250s archive target 640 MiB: squeezed to 303 MiB of page cache (needs 658 MiB); 153 MiB needed elsewhere
-    +21.250s build target 589 MiB: needs 718 MiB (uses 541 MiB), entitled to 654 MiB
-    +21.500s archive target 624 MiB: squeezed to 289 MiB of page cache (needs 644 MiB); 128 MiB needed elsewhere
-    +21.500s check target 541 MiB: stalled at 525 MiB, needs 679 MiB, entitled to 603 MiB
-    +21.750s archive target 607 MiB: squeezed to 273 MiB of page cache (needs 628 MiB); 108 MiB needed elsewhere
-    +21.750s check target 557 MiB: stalled at 541 MiB, needs 689 MiB, entitled to 607 MiB
-    +22.000s archive target 591 MiB: squeezed to 258 MiB of page cache (needs 613 MiB); 103 MiB needed elsewhere
-    +22.000s check target 574 MiB: needs 700 MiB (uses 536 MiB), entitled to 626 MiB
-    +22.250s check target 680 MiB: needs 704 MiB (uses 536 MiB), entitled to 680 MiB
-    +22.250s build target 687 MiB: needs 728 MiB (uses 543 MiB), entitled to 687 MiB
-    +26.250s build target 666 MiB: 21 MiB idle (needs 575 MiB); 35 MiB needed elsewhere
+    +20.500s archive target 704 MiB: squeezed to 349 MiB of page cache (needs 704 MiB); 134 MiB needed elsewhere
+    +20.750s archive target 679 MiB: squeezed to 340 MiB of page cache (needs 695 MiB); 159 MiB needed elsewhere
+    +20.750s build target 541 MiB: needs 811 MiB (uses 514 MiB), entitled to 613 MiB
+    +21.000s archive target 656 MiB: squeezed to 317 MiB of page cache (needs 672 MiB); 147 MiB needed elsewhere
+    +21.000s check target 550 MiB: needs 823 MiB (uses 525 MiB), entitled to 619 MiB
+    +21.250s archive target 640 MiB: squeezed to 303 MiB of page cache (needs 658 MiB); 126 MiB needed elsewhere
+    +21.250s build target 564 MiB: stalled at 541 MiB, needs 839 MiB, entitled to 635 MiB
+    +21.500s archive target 615 MiB: squeezed to 280 MiB of page cache (needs 635 MiB); 143 MiB needed elsewhere
+    +21.500s check target 566 MiB: needs 847 MiB (uses 550 MiB), entitled to 642 MiB
+    +21.750s archive target 592 MiB: squeezed to 258 MiB of page cache (needs 613 MiB); 133 MiB needed elsewhere
+    +21.750s build target 589 MiB: needs 861 MiB (uses 564 MiB), entitled to 654 MiB
+    +22.000s archive target 576 MiB: squeezed to 244 MiB of page cache (needs 599 MiB); 109 MiB needed elsewhere
+    +22.000s check target 589 MiB: needs 863 MiB (uses 566 MiB), entitled to 648 MiB
+    +22.250s build target 690 MiB: needs 869 MiB (uses 572 MiB), entitled to 690 MiB
+    +22.250s check target 690 MiB: needs 863 MiB (uses 566 MiB), entitled to 690 MiB
+    +23.250s check target 674 MiB: 16.3 MiB idle (needs 619 MiB); 30 MiB needed elsewhere
+    +26.250s check target 656 MiB: 18 MiB idle (needs 604 MiB); 31.7 MiB needed elsewhere
     +27.000s archive target 724 MiB: squealed: gets 383 MiB of page cache back, left alone for 60.0 s
     ");
 }
@@ -99,19 +94,22 @@ fn a_stuck_guest_gives_nothing_and_its_neighbour_in_its_place() {
     host.guest("work").wants(800);
     host.run(30);
     insta::assert_snapshot!(log(&host), @"
-    +22.250s frozen target 686 MiB: 475 MiB idle (needs 194 MiB); 20.5 MiB needed elsewhere
-    +22.500s idle target 661 MiB: 475 MiB idle (needs 194 MiB); 65.9 MiB needed elsewhere
-    +22.750s frozen target 642 MiB: 454 MiB idle (needs 194 MiB); 64.8 MiB needed elsewhere
-    +22.750s work target 752 MiB: needs 817 MiB (uses 602 MiB), entitled to 817 MiB
-    +23.000s idle target 633 MiB: 429 MiB idle (needs 194 MiB); 93.5 MiB needed elsewhere
-    +23.250s frozen target 583 MiB: 410 MiB idle (needs 194 MiB); 124 MiB needed elsewhere
-    +23.250s work target 781 MiB: needs 904 MiB (uses 682 MiB), entitled to 904 MiB
-    +23.500s idle target 591 MiB: 401 MiB idle (needs 194 MiB); 166 MiB needed elsewhere
-    +23.750s idle target 549 MiB: 359 MiB idle (needs 194 MiB); 165 MiB needed elsewhere
-    +23.750s work target 823 MiB: needs 988 MiB (uses 762 MiB), entitled to 988 MiB
-    +24.000s work target 864 MiB: needs 1007 MiB (uses 781 MiB), entitled to 1007 MiB
-    +24.250s frozen target 547 MiB: 351 MiB idle (needs 194 MiB); 160 MiB needed elsewhere
-    +42.250s frozen target 707 MiB: no progress towards 547 MiB for 20.0 s; stays at 707 MiB
+    +22.250s frozen target 673 MiB: 475 MiB idle (needs 232 MiB); 33.3 MiB needed elsewhere
+    +22.500s idle target 664 MiB: 475 MiB idle (needs 232 MiB); 76.3 MiB needed elsewhere
+    +22.750s frozen target 631 MiB: 441 MiB idle (needs 232 MiB); 75.6 MiB needed elsewhere
+    +22.750s work target 750 MiB: needs 928 MiB (uses 640 MiB), entitled to 928 MiB
+    +23.250s idle target 571 MiB: 432 MiB idle (needs 232 MiB); 169 MiB needed elsewhere
+    +23.500s frozen target 613 MiB: 399 MiB idle (needs 232 MiB); 111 MiB needed elsewhere
+    +23.500s work target 825 MiB: needs 1.01 GiB (uses 750 MiB), entitled to 1 GiB
+    +23.750s work target 843 MiB: needs 1.01 GiB (uses 750 MiB), entitled to 1 GiB
+    +24.000s frozen target 536 MiB: 381 MiB idle (needs 232 MiB); 171 MiB needed elsewhere
+    +24.250s idle target 555 MiB: 339 MiB idle (needs 232 MiB); 172 MiB needed elsewhere
+    +24.500s work target 859 MiB: stalled at 843 MiB, needs 1.10 GiB, entitled to 1 GiB
+    +27.250s idle target 517 MiB: 323 MiB idle (needs 232 MiB); 37.6 MiB needed elsewhere
+    +27.500s work target 896 MiB: needs 1.12 GiB (uses 859 MiB), entitled to 1 GiB
+    +28.000s idle target 498 MiB: 285 MiB idle (needs 232 MiB); 19.5 MiB needed elsewhere
+    +28.250s work target 916 MiB: needs 1.13 GiB (uses 870 MiB), entitled to 1 GiB
+    +42.250s frozen target 707 MiB: no progress towards 536 MiB for 20.0 s; stays at 707 MiB
     ");
 }
 

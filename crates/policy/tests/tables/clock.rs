@@ -33,13 +33,13 @@ fn one_guest_at_a_time_gives_step_by_step_what_it_does_not_need() {
     // (1024 − 232) / 128 = 6.2 of each.
     assert!(steps.len() >= 12, "{steps:?}");
     for guest in &host.guests {
-        // 200 used, and headroom of 32.
-        assert!((232..300).contains(&guest.actual()), "{}: {}", guest.name, guest.actual());
+        // 200 used, 70 that its kernel cannot use, and headroom of 32.
+        assert!((232..=302).contains(&guest.actual()), "{}: {}", guest.name, guest.actual());
     }
     // A guest that needs memory gets it, and nobody gets comfort.
     host.guest("a").wants(700);
     host.until(30, |host| host.guests[0].used() >= 695);
-    assert!(host.guest("b").actual() < 300);
+    assert!(host.guest("b").actual() <= 302);
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Stage 1: the memory that a guest needs.
 
-use memtide_model::{Bytes, GuestSeen, GuestStats, Mode, Reading, State};
+use memtide_model::{Bytes, GuestSeen, GuestStats, Mode, Moment, Reading, State};
 
 use super::{Config, known, line, memory, targets, tick, told};
-use crate::common::{OVERHEAD, but, config, guest, host, id, mib, snapshot, stats};
+use crate::common::{OVERHEAD, but, config, deflating, guest, host, id, mib, snapshot, stats};
 
 /// Demands are the same in observe mode, and nothing moves.
 fn observing() -> Config {
@@ -115,10 +115,24 @@ fn after(millis: u64, first: GuestSeen, second: GuestSeen) -> memtide_model::Gue
 
 #[test]
 fn growth_within_a_reaction_time_is_headroom() {
-    // 40 in 250 ms, within a reaction time of 1 s: 340 used + 32 + 40.
-    assert_eq!(after(250, guest("a", 1024, 300), guest("a", 1024, 340)).demand, mib(412));
+    // 40 in 250 ms, within a reaction time of 1 s: 340 used + 32 + 40. It may go on within the longest one, 3 s: + 80.
+    assert_eq!(after(250, guest("a", 1024, 300), guest("a", 1024, 340)).demand, mib(492));
     // 500 at once: at most a quarter of 1024: 800 used + 32 + 256 → cut at 1024; the headroom shows it.
     assert_eq!(after(250, guest("a", 1024, 300), guest("a", 1024, 800)).headroom, mib(32 + 256));
+}
+
+#[test]
+fn of_a_long_inflation_the_time_for_64_mib_is_the_reaction_time() {
+    // 4 s for 256 MiB: 1 s for 64. A step of 64 takes all of its time, and no more than 3 s count.
+    for (from, reaction) in [(756, 1000), (564, 3000)] {
+        let mut state = known(&observing(), &snapshot(0, 65_536, vec![guest("a", from, 100)]));
+        let a = memory(&mut state, "a");
+        (a.target, a.target_set_from) = (Some(mib(500)), mib(from));
+        (a.target_set_at, a.stuck.progress_at) = (Some(Moment::from_millis(0)), Some(Moment::from_millis(0)));
+        let seen = snapshot(4000, 65_536, vec![guest("a", 500, 100)]);
+        let decision = tick(&observing(), &state, &seen);
+        assert_eq!(decision.state.reaction, Some(memtide_model::Span::from_millis(reaction)), "from {from}");
+    }
 }
 
 #[test]
@@ -149,9 +163,29 @@ fn a_moving_balloon_is_no_growth_of_the_guest() {
 
 #[test]
 fn growth_counts_while_the_balloon_moves() {
-    // The balloon took 100 and the guest 200: 924 − 524 = 400 are used, 100 more than before: 400 + 32 + 100.
-    let second = told(guest("a", 924, 300), |s| s.available = Some(mib(524)));
-    assert_eq!(after(250, guest("a", 1024, 300), second).demand, mib(532));
+    // The balloon took 100 and the guest 130: 924 − 594 = 330 are used, 30 more than before: 330 + 32 + 30, and 60 that may follow.
+    let second = told(guest("a", 924, 300), |s| s.available = Some(mib(594)));
+    assert_eq!(after(250, guest("a", 1024, 300), second).demand, mib(452));
+}
+
+#[test]
+fn what_is_touched_between_two_reports_is_growth() {
+    // The statistics come each 300 ms, and say that nothing is available; in each tick of 100 ms, the guest touches 10 more.
+    let touches = |tick: u64| {
+        let mut seen = told(guest("a", 1000, 1000), |s| s.minor_faults = Some(tick / 3));
+        let Reading::Fresh { value, .. } = seen.told.stats else { unreachable!("the builder's are fresh") };
+        seen.told.stats = Reading::Fresh { value, age: memtide_model::Span::from_millis(tick % 3 * 100) };
+        seen.cost.footprint = Reading::now(mib(60 + 300 + 10 * tick));
+        seen
+    };
+    let mut state = State::default();
+    for tick_of in 0..=30 {
+        let seen = snapshot(1000 + 100 * tick_of, 65_536, vec![touches(tick_of)]);
+        state = tick(&observing(), &state, &seen).state;
+    }
+    // 100 a second, within a reaction time of 1 s.
+    let growth = memory(&mut state, "a").growth.recent.whole_mib();
+    assert!((70..=100).contains(&growth), "{growth}");
 }
 
 #[test]
@@ -241,12 +275,12 @@ fn a_raise_holds_10_s_and_is_not_raised_again_before_it_was_granted() {
 #[test]
 fn a_raise_beyond_the_share_counts_free_memory_that_the_kernel_cannot_use() {
     // Its shares alone give it (720 − 120) / 2 = 300 of its 400. It has touched 340, and 60 are free, none of it available: it cannot
-    // use them before it has more.
+    // use them before it has more. (They always count for a guest that cannot deflate its own balloon.)
     let seen = |millis, stalls| {
         let a = told(guest("a", 400, 400), |s| {
             (s.available, s.free, s.alloc_stalls) = (Some(Bytes::ZERO), Some(mib(60)), Some(stalls));
         });
-        let a = but(a, |guest| guest.cost.footprint = Reading::now(mib(60 + 340)));
+        let a = but(deflating(a), |guest| guest.cost.footprint = Reading::now(mib(60 + 340)));
         snapshot(millis, 720, vec![a, guest("b", 200, 100)])
     };
     let state = tick(&observing(), &State::default(), &seen(0, 0)).state;
