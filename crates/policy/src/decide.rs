@@ -151,6 +151,12 @@ fn remember(guests: &mut [Guest<'_>], plan: &Plan, about: &[usize], now: Moment)
             _ => {}
         }
     }
+    // A hold has not ended if nobody could be told.
+    for guest in guests.iter_mut().filter(|guest| guest.hold_ends.is_some()) {
+        if let Some(hold) = guest.was_held.filter(|_| guest.next.target_set_at != Some(now)) {
+            guest.stays_held(hold);
+        }
+    }
 }
 
 fn next_state(

@@ -241,7 +241,8 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
     if keeps != witnessed.was {
         witnessed.moved_at = Some(now);
     }
-    if !deflated_itself_by(witnessed, guest, now).is_zero() {
+    let deflated_itself = !deflated_itself_by(witnessed, guest, now).is_zero();
+    if deflated_itself {
         stall(witnessed, now);
     }
     let asked = witnessed.target.filter(|_| guest.has_driver()).unwrap_or(keeps).min(guest.told.full);
@@ -290,7 +291,7 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
     let growth = full.mul_div(1, 32).clamp(Bytes::from_mib(16), Bytes::from_mib(512));
     let has_plenty = stats.free.is_some_and(|free| free > keeps.mul_div(1, 4).max(full.mul_div(1, 8)))
         && left > growth.saturating_add(full.mul_div(1, 4))
-        && !stalls;
+        && !(stalls || deflated_itself);
     let kills = [stats.oom_kills, agent.map(|agent| agent.oom_kills)];
     if differs(kills, &mut witnessed.killed, |now, before| now > before) && !is_new {
         witnessed.killed_at = Some(now);
