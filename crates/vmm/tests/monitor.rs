@@ -268,8 +268,15 @@ async fn each_misbehaviour_has_its_absence() {
         for use_as in [Use::Brief, Use::Dedicated] {
             let fixture = stand_in(Machine::new(512));
             fixture.stand_in.behave(behaviour);
+            let begun = Instant::now();
             let told = monitor(&fixture, use_as).poll(READ, within).await;
             assert_eq!(told.balloon, Reading::absent(absence.clone()), "{behaviour:?} {use_as:?}");
+            // A greeting is waited for less long than an answer.
+            assert!(
+                behaviour != Behaviour::NoGreeting || begun.elapsed() < within / 4,
+                "{:?}",
+                begun.elapsed()
+            );
             assert_eq!((told.full, told.claimed), (Bytes::from_mib(512), true), "{behaviour:?} {use_as:?}");
         }
     }

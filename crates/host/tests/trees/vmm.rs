@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use memtide_host::{CodeBuffer, DeviceFile, FileId, FilePart, HostError, Mapping, Mappings, RamBlock};
+use memtide_host::{
+    CodeBuffer, DeviceFile, FileId, FilePart, HostError, Mapping, Mappings, ProcFs, RamBlock,
+};
 use memtide_model::{Bytes, Withheld};
 
 use crate::tree::Tree;
@@ -16,6 +18,15 @@ fn qemu() -> Tree {
     let tree = Tree::new();
     tree.file("proc/7/smaps", SMAPS);
     tree
+}
+
+#[test]
+fn a_command_line_is_read_up_to_its_bound() {
+    let tree = Tree::new();
+    tree.file("proc/7/cmdline", vec![b'a'; 3 << 20]);
+    let proc_fs = ProcFs::new(&tree.path().join("proc"));
+    assert_eq!(proc_fs.cmdline(PID).unwrap().len(), 1 << 20);
+    assert_eq!(proc_fs.start_of_cmdline(PID).unwrap().len(), 4 << 10);
 }
 
 #[test]
