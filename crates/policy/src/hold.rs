@@ -170,7 +170,8 @@ fn is_foreign(hold: Option<Hold>, now: Moment) -> bool {
 fn runs_dry(guest: &Guest<'_>) -> Option<Bytes> {
     let (headroom, left) = (headroom_floor(guest.full), left(guest)?);
     let used = guest.entry.held.saturating_sub(left);
-    let growth = match guest.before.told_since {
+    // What the next kernel uses after a reset is no growth, nor what is not remembered of the last run.
+    let growth = match guest.before.told_since.and(guest.before.counters.as_ref()) {
         Some(_) => guest.before.growth.recent.max(used.saturating_sub(guest.before.used)),
         None => Bytes::ZERO,
     };
