@@ -15,7 +15,7 @@
 //! - Used memory counts at most the memory that the guest has touched: its footprint without the VMM's overhead, with merged and
 //!   swapped memory added. For a guest that cannot deflate its own balloon, the free memory that its kernel cannot use counts, too.
 //! - headroom: 1/32 of its size within 16 MiB and 512 MiB, plus its present growth within one reaction time, at most a quarter of
-//!   its size.
+//!   its size. For a guest that cannot deflate its own balloon, the reaction time counts as at least 1 s.
 //! - A guest that keeps cache also needs the free memory that its kernel keeps for itself, if that is more than its headroom.
 //! - A stall (see [`Evidence`]) raises the memory in use at once to 5/4 of held memory, by at least 64 MiB, for 10 s. A raise ends at the
 //!   size that the guest's shares alone would give it: beyond that, its word is not enough, and only memory that it uses counts, with the
@@ -30,9 +30,9 @@ use memtide_model::{
 };
 
 use crate::constants::{
-    AGE_SLACK, DEAD_BAND, FOLLOWS, HEADROOM, KERNEL_KEEPS, KERNEL_KEEPS_AT_MOST, LEAST_GRANT, LEAST_HEADROOM,
-    LONGEST_REACTION, MEMORY, MOST_GROWTH, MOST_HEADROOM, PIECES, RAISE, REPORTS_EVERY, RESET_SETTLES,
-    SAME_WITHIN, STALL_HOLDS,
+    AGE_SLACK, DEAD_BAND, FIRST_REACTION, FOLLOWS, HEADROOM, KERNEL_KEEPS, KERNEL_KEEPS_AT_MOST, LEAST_GRANT,
+    LEAST_HEADROOM, LONGEST_REACTION, MEMORY, MOST_GROWTH, MOST_HEADROOM, PIECES, RAISE, REPORTS_EVERY,
+    RESET_SETTLES, SAME_WITHIN, STALL_HOLDS,
 };
 use crate::evidence::Evidence;
 use crate::ledger::Entry;
@@ -158,7 +158,9 @@ pub fn estimate(
     next.told_since = next.told_since.or(Some(now));
     next.used = by_stats;
     let most = MOST_GROWTH.of(seen.told.full);
-    let present = next.growth.recent.min(most);
+    // A guest that cannot deflate its own balloon kills a program where another one would stall.
+    let within = if seen.deflates_itself() { reaction } else { reaction.max(FIRST_REACTION) };
+    let present = next.growth.recent.mul_div(within.as_millis(), reaction.as_millis()).min(most);
     let ahead = next.growth.peak.mul_div(LONGEST_REACTION.as_millis(), reaction.as_millis());
     let headroom = headroom_floor(seen.told.full).saturating_add(present);
     let raised = next.stalled.map_or(Bytes::ZERO, |(size, _)| size);
