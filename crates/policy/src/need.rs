@@ -142,6 +142,8 @@ pub fn estimate(
     }
     let (cache_held, cache_beyond) = page_cache(stats, available, seen.told.full);
     let elapsed = since_the_last(&seen.told.stats, stats, before, next, now);
+    // A guest that cannot deflate its own balloon kills a program where another one would stall.
+    let reaction = if seen.deflates_itself() { reaction } else { reaction.max(FIRST_REACTION) };
     note_growth(by_stats, elapsed, before, next, reaction);
     let evidence = Evidence::of_balloon(before.counters.as_ref(), stats, elapsed.unwrap_or_default());
     let evidence = hear_agent(evidence, &seen.told.agent, before, next, now);
@@ -158,9 +160,7 @@ pub fn estimate(
     next.told_since = next.told_since.or(Some(now));
     next.used = by_stats;
     let most = MOST_GROWTH.of(seen.told.full);
-    // A guest that cannot deflate its own balloon kills a program where another one would stall.
-    let within = if seen.deflates_itself() { reaction } else { reaction.max(FIRST_REACTION) };
-    let present = next.growth.recent.mul_div(within.as_millis(), reaction.as_millis()).min(most);
+    let present = next.growth.recent.min(most);
     let ahead = next.growth.peak.mul_div(LONGEST_REACTION.as_millis(), reaction.as_millis());
     let headroom = headroom_floor(seen.told.full).saturating_add(present);
     let raised = next.stalled.map_or(Bytes::ZERO, |(size, _)| size);
