@@ -122,6 +122,23 @@ fn growth_within_a_reaction_time_is_headroom() {
 }
 
 #[test]
+fn a_guest_that_cannot_deflate_its_balloon_has_headroom_for_a_second_of_growth() {
+    // 80 a second, 20 in each decision; the reaction time is half a second.
+    let growth = |deflates: bool| {
+        let seen = |step: u64| {
+            let a = guest("a", 1024, 300 + 20 * step);
+            snapshot(1000 + 250 * step, 65_536, vec![if deflates { deflating(a) } else { a }])
+        };
+        let mut state = State { reaction: Some(memtide_model::Span::from_millis(500)), ..State::default() };
+        for step in 0..=20 {
+            state = tick(&observing(), &state, &seen(step)).state;
+        }
+        memory(&mut state, "a").growth.recent
+    };
+    assert!(growth(false) > growth(true).mul_div(3, 2), "{} {}", growth(false), growth(true));
+}
+
+#[test]
 fn of_a_long_inflation_the_time_for_64_mib_is_the_reaction_time() {
     // 4 s for 256 MiB: 1 s for 64. A step of 64 takes all of its time, and no more than 3 s count.
     for (from, reaction) in [(756, 1000), (564, 3000)] {
