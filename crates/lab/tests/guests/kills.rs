@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -20,7 +20,7 @@ use memtide_lab::experiments::react::stall::managing;
 use memtide_lab::guest::{BALLOON, Guest};
 use memtide_lab::machine::lab::Run;
 use memtide_lab::machine::packages;
-use memtide_lab::machine::process;
+use memtide_lab::machine::process::{self, Held};
 use memtide_lab::managers::daemon::Daemon;
 use memtide_lab::wait::{LOOK_EVERY, until};
 use memtide_lab::work::turn::{Load, Turn};
@@ -284,9 +284,10 @@ fn is_moving(daemon: &Daemon, guests: &[Guest], phase: Phase) -> bool {
 
 /// Lets strace kill the helper with SIGKILL in its next write of the journal: before it, or when the first half is written. The daemon is killed then, too.
 fn kill_in_write(daemon: Daemon, phase: Phase) {
-    let segment = segments(&daemon.journal()).unwrap().pop().unwrap();
     let helper = memtide_testing::helper_of(daemon.pid(), "journal").expect("a helper writes the journal");
     let pid = helper.to_string();
+    // The daemon decides before its first tick is in the journal. Until then, the newest segment is the last life's.
+    let segment = until("a segment of this life", JOB, || Ok(open_segment(&daemon, &pid))).unwrap();
     let process = Pid::from_raw(helper.cast_signed()).unwrap();
     kill_process(process, Signal::STOP).unwrap();
     until_all_threads(&pid, "stopped", |status| status.contains("State:\tT"));
@@ -294,15 +295,22 @@ fn kill_in_write(daemon: Daemon, phase: Phase) {
         let limit = fs::metadata(&segment).unwrap().len() + HALF;
         process::run(Command::new("prlimit").args(["--pid", &pid, &format!("--fsize={limit}:")])).unwrap();
     }
-    let mut strace = strace(&pid, &segment, if phase == Phase::MidWrite { 2 } else { 1 });
+    let mut strace = Held(strace(&pid, &segment, if phase == Phase::MidWrite { 2 } else { 1 }));
     until_all_threads(&pid, "traced", |status| !status.contains("TracerPid:\t0\n"));
     kill_process(process, Signal::CONT).unwrap();
     // It ends with the process that it traces.
-    strace.wait().unwrap();
+    until("the helper's next write", JOB, || Ok(strace.0.try_wait().unwrap())).unwrap();
     daemon.kill().unwrap();
     let mut reader = Reader::open(&segment).unwrap();
     reader.by_ref().for_each(|record| drop(record.unwrap()));
     assert_eq!(reader.torn().is_some(), phase == Phase::MidWrite, "{}", segment.display());
+}
+
+/// The segment that the helper `pid` writes.
+fn open_segment(daemon: &Daemon, pid: &str) -> Option<PathBuf> {
+    let newest = segments(&daemon.journal()).unwrap().pop()?.canonicalize().ok()?;
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    open.filter_map(|fd| fs::read_link(fd.path()).ok()).find(|file| *file == newest)
 }
 
 /// strace, attached to the process `pid`: it kills the process in its `nth` write to `file`.
