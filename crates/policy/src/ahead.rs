@@ -4,7 +4,7 @@
 //! its page cache comes only after seconds of inflation. Meanwhile a neighbour can fill the host.
 //!
 //! **Rule.** *Untouched*: the part of a guest's target that it neither has resident nor needs. If the present growth of the guests would use up
-//! the host's free memory within the reaction time and the time to take the untouched memory of the guest that can give most, the balloon of
+//! the host's free memory within the reaction time and the time to take the untouched memory of the guest that can give most that is likely to be cold, the balloon of
 //! this guest takes it. Growth is not foreseen for longer than 10 s: guests with more untouched memory than a balloon takes in this time are
 //! left out. If all memory in use is below its high-water mark by more than it grows within a reaction time, the growth is expected to end at that mark.
 //!
@@ -14,6 +14,7 @@ use std::cmp::Reverse;
 
 use memtide_model::{Bytes, Commitment, Reason, Span};
 
+use crate::activity;
 use crate::constants::{FORESEES, INFLATES_BY};
 use crate::giving::floor;
 use crate::guest::Guest;
@@ -43,7 +44,8 @@ pub fn take_untouched(scene: &Scene, guests: &[Guest<'_>], gives: &[bool]) -> Op
             && takes(untouched(scene, guest)) <= FORESEES
     };
     let all = guests.iter().enumerate().filter(may);
-    let (index, guest) = all.max_by_key(|(index, guest)| (can_give(scene, guest), Reverse(*index)))?;
+    let cold = |guest: &Guest<'_>| activity::likely_cold(can_give(scene, guest), &guest.next.activity);
+    let (index, guest) = all.max_by_key(|(index, guest)| (cold(guest), Reverse(*index)))?;
     let untouched = untouched(scene, guest);
     if gives[index] || untouched.min(can_give(scene, guest)) < guest.dead_band() {
         return None;

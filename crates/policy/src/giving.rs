@@ -4,7 +4,7 @@
 //! 1. *idle* memory: the guest that holds most gives first. Elastic, urgently: also free memory in small pieces, which free page reporting never
 //!    returns, from as many guests as it takes. It is not counted on: others give as if it did not come;
 //! 2. page cache that its guest was not seen to need. Urgently: from all guests at once, in proportion to what is likely to be cold
-//!    ([`crate::activity`]); then needed cache, too, for
+//!    ([`crate::activity`]), except shares that are not worth a step; then needed cache, too, for
 //!    used memory that others lack, or in an emergency. Else: from one guest at a time, in steps that are watched ([`crate::search`]); as long as
 //!    others lack only page cache, and the commitment is kept, not from its fair share;
 //! 3. for used memory that others lack: the page cache that its kernel does not call available, once no other is left; then
@@ -228,7 +228,7 @@ fn size_without(scene: &Scene, guest: &Guest<'_>, donor: &Donor, gives: Bytes) -
 /// in proportion.
 fn squeeze_all(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], left: &mut Left) {
     let mut order: Vec<&mut Donor> = donors.iter_mut().collect();
-    order.sort_by_key(|donor| activity::uses(&guests[donor.index].next.activity));
+    order.sort_by_key(|donor| Reverse((activity::uses(&guests[donor.index].next.activity), donor.index)));
     // Needed cache is worth only memory in use, and an emergency.
     for needed in [false, true] {
         let may_take = |guest: &Guest<'_>, donor: &Donor| {
@@ -240,7 +240,7 @@ fn squeeze_all(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
                 search::unproven(&guest.next.search, &guest.need, guest.full)
             }
         };
-        let takes: Vec<(Bytes, Bytes)> = order
+        let takes: Vec<Take> = order
             .iter()
             .map(|donor| {
                 let guest = &guests[donor.index];
@@ -251,33 +251,67 @@ fn squeeze_all(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
                     true => most,
                     false => activity::likely_cold(most, &guest.next.activity),
                 };
-                (most, cold)
+                Take { most, cold }
             })
             .collect();
-        let mut all_cold = Bytes::sum(takes.iter().map(|(_, cold)| *cold));
-        let (wanted, cold_of_all) = (left.all, all_cold);
-        let mut part = if needed { left.urgent.min(left.for_used) } else { left.urgent };
-        for (donor, (most, cold)) in order.iter_mut().zip(takes) {
+        let (wanted, all_cold) = (left.all, Bytes::sum(takes.iter().map(|take| take.cold)));
+        let part = if needed { left.urgent.min(left.for_used) } else { left.urgent };
+        let steps = steps(scene, guests, &order, &takes, part);
+        for ((donor, Take { most, cold }), step) in order.iter_mut().zip(takes).zip(steps) {
             let guest = &mut guests[donor.index];
-            let least = least_step(guest);
-            let share = part.mul_div(cold.get(), all_cold.get().max(1)).max(least);
-            all_cold = all_cold.saturating_sub(cold);
-            if part.is_zero() || most < least || donor.counts.is_zero() {
+            if step.is_zero() {
                 continue;
             }
-            // A rest of less than the least step is not worth a change of another guest.
-            let step = if part.saturating_sub(share) < LEAST_STEP { share.max(part) } else { share };
-            let step = step.min(most).min(probe::may_give(guest, floor(scene, guest, donor.cache)));
             // An agent takes its time: it is asked for its part of all that is wanted, not only of what cannot wait.
-            let of_all = wanted.mul_div(cold.get(), cold_of_all.get().max(1));
+            let of_all = wanted.mul_div(cold.get(), all_cold.get().max(1));
             let trim = if needed { step } else { of_all.clamp(step, most) };
             squeeze(scene, guest, donor, step, trim, false);
             donor.urgent = true;
-            let counts = step.min(donor.counts);
-            left.less(counts);
-            part = part.saturating_sub(counts);
+            left.less(step.min(donor.counts));
         }
     }
+}
+
+/// Page cache that a guest may lose, and the part of it that is likely to be cold.
+struct Take {
+    most: Bytes,
+    cold: Bytes,
+}
+
+/// What each donor gives of `wanted`, in proportion to what is likely to be cold. A share of less than the least step is left to the donors after it,
+/// whose cache is more likely to be cold; so is what a donor cannot give. The rest comes from those that can give more, the last ones first.
+fn steps(
+    scene: &Scene,
+    guests: &[Guest<'_>],
+    donors: &[&mut Donor],
+    takes: &[Take],
+    wanted: Bytes,
+) -> Vec<Bytes> {
+    let can = |donor: &Donor, take: &Take| {
+        let guest = &guests[donor.index];
+        let most = take.most.min(probe::may_give(guest, floor(scene, guest, donor.cache)));
+        if take.most < least_step(guest) || donor.counts.is_zero() { Bytes::ZERO } else { most }
+    };
+    let of = |bytes: Bytes, take: &Take, all: Bytes| bytes.mul_div(take.cold.get(), all.get().max(1));
+    let all_cold = Bytes::sum(takes.iter().map(|take| take.cold));
+    let (mut left, mut rest) = (wanted, all_cold);
+    let mut steps = Vec::with_capacity(takes.len());
+    for (donor, take) in donors.iter().zip(takes) {
+        let is_worth_it = of(wanted, take, all_cold) >= least_step(&guests[donor.index]);
+        let step = if is_worth_it { of(left, take, rest).min(can(donor, take)) } else { Bytes::ZERO };
+        rest = rest.saturating_sub(take.cold);
+        left = left.saturating_sub(step.min(donor.counts));
+        steps.push(step);
+    }
+    for ((donor, take), step) in donors.iter().zip(takes).zip(&mut steps).rev() {
+        if left.is_zero() {
+            break;
+        }
+        let more = left.max(least_step(&guests[donor.index])).min(can(donor, take).saturating_sub(*step));
+        *step = step.saturating_add(more);
+        left = left.saturating_sub(more);
+    }
+    steps
 }
 
 /// The least page cache that is worth a change.

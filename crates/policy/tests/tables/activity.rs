@@ -1,6 +1,6 @@
 //! Page cache comes from guests that do little.
 
-use memtide_model::{Amount, Decision, GuestSeen, HostState, Reading, Span};
+use memtide_model::{Amount, Decision, GuestSeen, HostState, Proof, Reading, Span};
 
 use super::{known, targets, tick, told};
 use crate::common::{OVERHEAD, but, elastic, guest, mib, snapshot, stats};
@@ -40,4 +40,43 @@ fn a_host_in_danger_takes_page_cache_from_the_guest_that_rests() {
     assert_eq!(asked(180, 59_000), ["hot"], "{:#?}", low(180, 59_000).plan);
     assert_eq!(asked(180, 180), ["cold", "hot"], "nobody can tell them apart");
     assert_eq!(asked(59_000, 59_000), ["cold", "hot"]);
+}
+
+#[test]
+fn a_share_that_is_not_worth_a_step_is_left_to_the_guest_that_rests() {
+    let config = memtide_model::Config { reserve: Amount::Bytes(mib(102)), ..elastic() };
+    let seen = |millis, hot_ms, cold_ms| {
+        let work = told(guest("work", 1024, 728), |s| *s = stats(mib(1024), mib(728), mib(0)));
+        let work = but(work, |guest| guest.cost.footprint = Reading::now(mib(788)));
+        let hot = ["hot-1", "hot-2", "hot-3"].map(|name| cached(name, 400, hot_ms));
+        let guests = hot.into_iter().chain([cached("cold", 500, cold_ms), work]);
+        snapshot(millis, 3168, guests.collect())
+    };
+    let mut last = known(&config, &seen(1_000, 0, 0));
+    last.guests.values_mut().for_each(|guest| guest.gain.proof = Proof::Gained);
+    let decision = tick(&config, &last, &seen(60_000, 1_000, 180));
+    assert_eq!(decision.report.host.state, HostState::Low);
+    let asked: Vec<&str> = targets(&decision).iter().map(|(name, _)| *name).collect();
+    assert_eq!(asked, ["cold"], "each of the others has an eighth of what is wanted: 11 MiB");
+}
+
+/// A host on which a guest grows by 100 MiB a second, beside two guests that have 500 of page cache each, and as much that they never touched. Within a
+/// minute, these have used this much CPU time. The guests that are asked for memory then.
+fn beside_growth(hot_ms: u64, cold_ms: u64) -> Vec<String> {
+    let config = elastic();
+    let seen = |millis: u64, used: u64, [hot_ms, cold_ms]: [u64; 2]| {
+        let work = told(guest("work", 2048, used), |s| *s = stats(mib(2048), mib(used), mib(0)));
+        let work = but(work, |guest| guest.cost.footprint = Reading::now(mib(used).saturating_add(OVERHEAD)));
+        snapshot(millis, 2200, vec![cached("hot", 500, hot_ms), cached("cold", 500, cold_ms), work])
+    };
+    let last = known(&config, &seen(1_000, 100, [0, 0]));
+    let last = tick(&config, &last, &seen(60_000, 100, [hot_ms, cold_ms])).state;
+    let decision = tick(&config, &last, &seen(61_000, 200, [hot_ms, cold_ms]));
+    targets(&decision).iter().map(|(name, _)| (*name).to_owned()).collect()
+}
+
+#[test]
+fn untouched_memory_is_taken_first_where_page_cache_is_likely_to_be_cold() {
+    assert_eq!(beside_growth(59_000, 180), ["cold"]);
+    assert_eq!(beside_growth(180, 59_000), ["hot"]);
 }
