@@ -4,7 +4,7 @@
 //! its page cache comes only after seconds of inflation. Meanwhile a neighbour can fill the host.
 //!
 //! **Rule.** *Untouched*: the part of a guest's target that it neither has resident nor needs. If the present growth of the guests would use up
-//! the host's free memory within the reaction time and the time to take the untouched memory of the guest that can give most that is likely to be cold, the balloon of
+//! the host's free memory within the reaction time and the time to take the untouched memory of the guest that can give most (idle memory, and page cache that is likely to be cold), the balloon of
 //! this guest takes it. Growth is not foreseen for longer than 10 s: guests with more untouched memory than a balloon takes in this time are
 //! left out. If all memory in use is below its high-water mark by more than it grows within a reaction time, the growth is expected to end at that mark.
 //!
@@ -44,8 +44,7 @@ pub fn take_untouched(scene: &Scene, guests: &[Guest<'_>], gives: &[bool]) -> Op
             && takes(untouched(scene, guest)) <= FORESEES
     };
     let all = guests.iter().enumerate().filter(may);
-    let cold = |guest: &Guest<'_>| activity::likely_cold(can_give(scene, guest), &guest.next.activity);
-    let (index, guest) = all.max_by_key(|(index, guest)| (cold(guest), Reverse(*index)))?;
+    let (index, guest) = all.max_by_key(|(index, guest)| (may_come(scene, guest), Reverse(*index)))?;
     let untouched = untouched(scene, guest);
     if gives[index] || untouched.min(can_give(scene, guest)) < guest.dead_band() {
         return None;
@@ -69,6 +68,13 @@ fn untouched(scene: &Scene, guest: &Guest<'_>) -> Bytes {
 fn can_give(scene: &Scene, guest: &Guest<'_>) -> Bytes {
     let resident = guest.entry.touched().min(guest.entry.target);
     resident.saturating_sub(floor(scene, guest, Bytes::ZERO))
+}
+
+/// Its idle memory, and the part of its page cache that is likely to be cold.
+fn may_come(scene: &Scene, guest: &Guest<'_>) -> Bytes {
+    let cache = can_give(scene, guest).min(guest.need.cache_held);
+    let idle = can_give(scene, guest).saturating_sub(cache);
+    idle.saturating_add(activity::likely_cold(cache, &guest.next.activity))
 }
 
 /// The time in which a balloon takes untouched memory.
