@@ -23,6 +23,10 @@ pub enum Extent {
     Checks,
 }
 
+/// The daemon can be built without the libraries that confine it. It then says so.
+const WITHOUT_CONFINEMENT: &str =
+    "test --package memtide-daemon --no-default-features --lib --quiet -- confine::";
+
 /// Why the change should not be pushed yet.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepushError {
@@ -125,6 +129,7 @@ fn stages(extent: Extent) -> Vec<Stage> {
         stage("tidy", Work::Tidy),
         stage("clippy", with_tool("clippy", "clippy --workspace --all-targets -- -D warnings")),
         stage("docs", docs),
+        stage("without confinement", cargo(WITHOUT_CONFINEMENT)),
         stage("licences", Work::Licences),
         stage("cargo deny", with_tool("deny", "deny check licenses bans sources")),
         stage("golden", Work::Golden),
@@ -134,7 +139,10 @@ fn stages(extent: Extent) -> Vec<Stage> {
         Extent::Quick => {
             list.push(stage("tests", cargo("test --workspace --exclude memtide-lab")));
             // The integration tests of this crate start real guests.
-            list.push(stage("tests of the lab", cargo("test --package memtide-lab --lib --bins")));
+            list.push(stage(
+                "tests of the lab",
+                cargo("test --package memtide-lab --lib --bins --test random"),
+            ));
         }
         Extent::Checks => {}
     }
@@ -214,7 +222,17 @@ mod tests {
         let list = stages(Extent::Full);
         assert_eq!(
             names(&list),
-            ["format", "tidy", "clippy", "docs", "licences", "cargo deny", "golden", "tests"]
+            [
+                "format",
+                "tidy",
+                "clippy",
+                "docs",
+                "without confinement",
+                "licences",
+                "cargo deny",
+                "golden",
+                "tests"
+            ]
         );
         assert_eq!(list.last().unwrap().work, Work::Make("test"));
     }
@@ -223,7 +241,7 @@ mod tests {
     fn the_quick_list_runs_all_of_the_labs_tests_but_the_guests() {
         let list = stages(Extent::Quick);
         let Work::Cargo { arguments, .. } = &list.last().unwrap().work else { panic!("no cargo stage") };
-        assert_eq!(arguments.join(" "), "test --package memtide-lab --lib --bins");
+        assert_eq!(arguments.join(" "), "test --package memtide-lab --lib --bins --test random");
     }
 
     #[test]

@@ -398,3 +398,13 @@ mod tests {
         assert_eq!(applied.len(), 2, "{applied:?}");
     }
 }
+
+#[cfg(all(test, not(feature = "confine")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_without_it_says_so() {
+        assert_eq!(Confinement::On.process(), ["nothing (built without the feature `confine`)"]);
+    }
+}
