@@ -41,8 +41,7 @@ const EXIT_CODES: &str = "Exit codes:
   3  replay: a decision differs from the journal
   4  no daemon answers on the socket
   5  no such guest
-  6  simulate: a bound is broken, or a known failure no longer fails; --faults: a seed failed; --search:
-     it found a case
+  6  simulate: a bound is broken, or a known failure no longer fails
  10  doctor: there are warnings, but no problems
  11  doctor: there are problems";
 

@@ -3,15 +3,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use assert_cmd::Command;
-use memtide_testing::Mortal;
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-
-/// The longest wait for a program: generous, because the machine may be busy.
-const PLENTY: Duration = Duration::from_secs(120);
 
 const MINE: &str = r#"
 about = "Two guests."
@@ -104,13 +98,7 @@ fn a_page_never_overwrites_what_was_read() {
 fn options_that_would_be_ignored_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = written(&dir, MINE);
-    for arguments in [
-        ["--explain=calm@5s", "--json"],
-        ["--explain=calm@5s", "--report=page.html"],
-        ["--minutes", "3"],
-        ["--seeds", "3"],
-        ["--out", "found"],
-    ] {
+    for arguments in [["--explain=calm@5s", "--json"], ["--explain=calm@5s", "--report=page.html"]] {
         let (_, err, code) = simulate(&arguments, &file);
         assert!(code == 2 && err.contains("cannot be used with"), "{arguments:?}: {err}");
     }
@@ -232,7 +220,7 @@ fn a_journal_is_no_scenario_and_nothing_is_none() {
     let output = memtide().arg("simulate").output().unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(["<SCENARIO>", "--from", "--faults", "--search"].iter().all(|way| err.contains(way)), "{err}");
+    assert!(["<SCENARIO>", "--from"].iter().all(|way| err.contains(way)), "{err}");
 }
 
 #[test]
@@ -248,36 +236,6 @@ fn many_guests_have_no_rows_and_it_says_so() {
     let (out, _, code) =
         simulate(&[], &written(&dir, "lasts = \"1m\"\n[[guest]]\nname = \"a\"\ncount = 20\n"));
     assert!(code == 0 && out.contains("the rows of 20 guests are left out: --json has them all"), "{out}");
-}
-
-/// Runs `memtide simulate` with these arguments, interrupts it once it has made the directory `out`, and returns what it says.
-fn interrupted(arguments: &[&str], out: &Path) -> (String, String, Option<i32>) {
-    let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("memtide"));
-    command.arg("simulate").args(arguments).arg("--out").arg(out);
-    let piped = std::process::Stdio::piped;
-    let child = Mortal::start(command.stdout(piped()).stderr(piped()));
-    let deadline = Instant::now() + PLENTY;
-    while !out.exists() {
-        assert!(Instant::now() < deadline, "it makes no directory");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    let output = child.output(PLENTY);
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (text(output.stdout), text(output.stderr), output.status.code())
-}
-
-#[test]
-fn an_interrupt_ends_a_search_with_what_was_found() {
-    let dir = tempfile::tempdir().unwrap();
-    let (out, err, code) = interrupted(&["--faults", "--seeds", "1000000"], &dir.path().join("faults"));
-    assert!(err.contains("stopped early, after ") && err.contains(" of 1000000 seeds"), "{err}");
-    assert!(out.contains("of virtual time") && matches!(code, Some(0 | 6)), "{out}{code:?}");
-    let found = dir.path().join("found");
-    let (out, err, code) = interrupted(&["--search", "--minutes", "600"], &found);
-    assert!(err.contains("stopped early"), "{err}");
-    let files = fs::read_dir(found).unwrap().count();
-    assert_eq!(code, Some(if files > 0 { 6 } else { 0 }), "{out}");
 }
 
 #[test]

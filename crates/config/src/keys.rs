@@ -19,6 +19,11 @@ pub fn keys() -> impl Iterator<Item = &'static str> {
     TOP.keys.iter().chain(CLASS.keys).copied()
 }
 
+/// The keys that decisions depend on, and the keys of a class.
+pub fn policy_keys() -> impl Iterator<Item = &'static str> {
+    POLICY_KEYS.iter().chain(CLASS_KEYS).copied()
+}
+
 /// The longest path of a socket in bytes: `sun_path` of unix(7), without the final NUL.
 pub const LONGEST_SOCKET_PATH: usize = 107;
 
@@ -41,6 +46,18 @@ const TOP_KEYS: &[&str] = &[
     "states",
     "class",
     "guest",
+];
+/// The keys among them that decisions depend on: a scenario of the simulator has them, too.
+const POLICY_KEYS: &[&str] = &[
+    "commitment",
+    "reserve",
+    "self_deflations",
+    "self_deflation_within",
+    "growth_prior",
+    "squeeze_every",
+    "ksm",
+    "states",
+    "class",
 ];
 /// The least processor time of KSM, in hundredths of a percent: with less, no burst would ever begin.
 const LEAST_KSM_CPU: u16 = 10;
@@ -66,6 +83,7 @@ const BELOW_A_CLASS: (&[&str], &str) = (CLASS_KEYS, "below a class, as [class.de
 const ABOVE_TABLES: (&[&str], &str) = (TOP_KEYS, "above the first line that begins with \"[\"");
 
 pub(crate) const TOP: Kind = Kind { keys: TOP_KEYS, elsewhere: &[BELOW_A_CLASS] };
+const POLICY: Kind = Kind { keys: POLICY_KEYS, elsewhere: &[BELOW_A_CLASS] };
 pub(crate) const CLASS: Kind = Kind { keys: CLASS_KEYS, elsewhere: &[ABOVE_TABLES] };
 const GUEST: Kind = Kind { keys: &["name", "qmp"], elsewhere: &[ABOVE_TABLES, BELOW_A_CLASS] };
 const JOURNAL: Kind = Kind { keys: &["dir", "max"], elsewhere: &[ABOVE_TABLES, BELOW_A_CLASS] };
@@ -80,29 +98,12 @@ pub(crate) fn settings(file: &DeTable<'_>, accounts: &Accounts) -> Result<Settin
     config.mode = file.read("mode", config.mode, |key| {
         key.one_of(&[("observe", Mode::Observe), ("manage", Mode::Manage)])
     })?;
-    let promises = [("strict", Commitment::Strict), ("elastic", Commitment::Elastic)];
-    config.commitment = file.read("commitment", config.commitment, |key| key.one_of(&promises))?;
     let budget = "\"host\" or a size in quotes, as in budget = \"48 GiB\"";
     config.budget = file.read("budget", config.budget, |key| key.parsed(budget))?;
-    config.reserve = file.read("reserve", config.reserve, |key| reserve(key, config.budget))?;
-    config.self_deflations =
-        file.read("self_deflations", config.self_deflations, |key| key.count("self_deflations = 1"))?;
-    let within = "\"whole\" or a size in quotes, as in self_deflation_within = \"512 MiB\"";
-    config.self_deflation_within =
-        file.read("self_deflation_within", config.self_deflation_within, |key| key.parsed(within))?;
-    let prior = "a share in quotes, as in growth_prior = \"33%\"";
-    config.growth_prior = file.read("growth_prior", config.growth_prior, |key| key.parsed(prior))?;
-    config.squeeze_every = file.read("squeeze_every", config.squeeze_every, squeeze_every)?;
+    policy(&file, config, accounts)?;
     let ends = [("keep", OnExit::Keep), ("release", OnExit::Release)];
     config.on_exit = file.read("on_exit", config.on_exit, |key| key.one_of(&ends))?;
-    config.ksm = file.read("ksm", config.ksm, |key| ksm(key, config.ksm))?;
-    config.states = file.read("states", config.states, |key| states(key, config.states))?;
     config.users = file.read("users", users::system(accounts), |key| key.users(accounts))?;
-    if let Some(classes) = file.get("class") {
-        for (name, class) in classes.named(A_CLASS)? {
-            config.classes.insert(name.into(), self::class(name, &class, config.budget, accounts)?);
-        }
-    }
     settings.journal = file.read("journal", settings.journal, journal)?;
     settings.socket = file.read("socket", settings.socket, socket)?;
     settings.confine = file.read("confine", settings.confine, Entry::switch)?;
@@ -115,6 +116,39 @@ pub(crate) fn settings(file: &DeTable<'_>, accounts: &Accounts) -> Result<Settin
     })?;
     settings.guests = file.read("guest", Vec::new(), guests)?;
     Ok(settings)
+}
+
+/// What the table `entries` named `name` says of the policy, on a host without accounts. All else is as in `config`.
+pub(crate) fn policy_of(
+    entries: &DeTable<'_>,
+    name: &str,
+    begins: usize,
+    config: &mut Config,
+) -> Result<(), Mistake> {
+    policy(&Table::below(name, begins, entries, POLICY)?, config, &Accounts::default())
+}
+
+/// Everything that decisions depend on.
+fn policy(file: &Table<'_>, config: &mut Config, accounts: &Accounts) -> Result<(), Mistake> {
+    let promises = [("strict", Commitment::Strict), ("elastic", Commitment::Elastic)];
+    config.commitment = file.read("commitment", config.commitment, |key| key.one_of(&promises))?;
+    config.reserve = file.read("reserve", config.reserve, |key| reserve(key, config.budget))?;
+    config.self_deflations =
+        file.read("self_deflations", config.self_deflations, |key| key.count("self_deflations = 1"))?;
+    let within = "\"whole\" or a size in quotes, as in self_deflation_within = \"512 MiB\"";
+    config.self_deflation_within =
+        file.read("self_deflation_within", config.self_deflation_within, |key| key.parsed(within))?;
+    let prior = "a share in quotes, as in growth_prior = \"33%\"";
+    config.growth_prior = file.read("growth_prior", config.growth_prior, |key| key.parsed(prior))?;
+    config.squeeze_every = file.read("squeeze_every", config.squeeze_every, squeeze_every)?;
+    config.ksm = file.read("ksm", config.ksm, |key| ksm(key, config.ksm))?;
+    config.states = file.read("states", config.states, |key| states(key, config.states))?;
+    if let Some(classes) = file.get("class") {
+        for (name, class) in classes.named(A_CLASS)? {
+            config.classes.insert(name.into(), self::class(name, &class, config.budget, accounts)?);
+        }
+    }
+    Ok(())
 }
 
 fn reserve(key: &Entry<'_>, budget: Budget) -> Result<Amount, Mistake> {
@@ -160,9 +194,13 @@ fn states(key: &Entry<'_>, default: StateLines) -> Result<StateLines, Mistake> {
         .map_err(|error| key.wrong(error))
 }
 
+/// A table, or the mode alone.
 fn ksm(key: &Entry<'_>, default: KsmConfig) -> Result<KsmConfig, Mistake> {
-    let keys = key.table("a table, as in ksm = { mode = \"govern\", cpu = \"low\" }", KSM)?;
     let modes = [("off", KsmMode::Off), ("observe", KsmMode::Observe), ("govern", KsmMode::Govern)];
+    if key.is_text() {
+        return Ok(KsmConfig { mode: key.one_of(&modes)?, ..default });
+    }
+    let keys = key.table("a mode or a table, as in ksm = { mode = \"govern\", cpu = \"low\" }", KSM)?;
     Ok(KsmConfig {
         mode: keys.read("mode", default.mode, |key| key.one_of(&modes))?,
         cpu: keys.read("cpu", default.cpu, ksm_cpu)?,

@@ -8,6 +8,7 @@
 //! - [`ConfigError`]: the reasons for a missing configuration;
 //! - `read`: the file's bytes; `table`: keys and values of the right type; `keys`: their meaning; `users`: lists of users; `mistake`: mistakes and
 //!   their places;
+//! - [`read_policy`]: the keys that decisions depend on, in a scenario of the simulator;
 //! - [`changes`]: the changes of a new configuration, in a few words.
 #![forbid(unsafe_code)]
 
@@ -22,6 +23,7 @@ mod users;
 mod words;
 
 pub use error::ConfigError;
-pub use keys::{LONGEST_SOCKET_PATH, keys};
+pub use keys::{LONGEST_SOCKET_PATH, keys, policy_keys};
+pub use load::{Misplaced, read_policy};
 pub use settings::{DEFAULT_PATH, DEFAULT_SOCKET, GuestSettings, JournalSettings, Overrides, Settings};
 pub use words::changes;

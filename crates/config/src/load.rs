@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use memtide_host::{Accounts, Root};
+use memtide_model::Config;
 use toml::de::DeTable;
 
 use crate::mistake::Mistake;
@@ -88,4 +89,26 @@ fn in_spite_of_mistakes<T>(path: &Path, look: impl FnOnce(&DeTable<'_>) -> T) ->
     let text = String::from_utf8_lossy(&bytes);
     let (file, _) = DeTable::parse_recoverable(&text);
     Ok(look(file.get_ref()))
+}
+
+/// The mistake in a table that another program's file has: line and column, counted from 1, and what to write instead.
+pub type Misplaced = (usize, usize, String);
+
+/// Reads what the table `name` in the file `text` says of the policy: the keys of memtide.toml that decisions depend on. It changes only what it
+/// names. Returns whether it names the commitment. Nothing is read of a file without this table.
+///
+/// # Errors
+/// If a key is unknown, or has a value that it cannot have.
+pub fn read_policy(text: &str, name: &str, config: &mut Config) -> Result<bool, Misplaced> {
+    let mut read = || {
+        let file = DeTable::parse(text).map_err(|error| Mistake::of_toml(text, &error))?;
+        let Some((key, table)) = file.get_ref().get_key_value(name) else { return Ok(false) };
+        let at = key.span().start;
+        let Some(entries) = table.get_ref().as_table() else {
+            return Err(Mistake::new(at, format!("{name}: write a table: [{name}] and its keys below it")));
+        };
+        keys::policy_of(entries, name, at, config)?;
+        Ok(entries.contains_key("commitment"))
+    };
+    read().map_err(|mistake: Mistake| mistake.explain(text))
 }

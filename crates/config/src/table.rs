@@ -48,6 +48,16 @@ impl<'t> Table<'t> {
         Self { path: String::new(), begins: 0, entries }.of_kind(kind)
     }
 
+    /// The table `name` of a file whose other tables are not read here.
+    pub(crate) fn below(
+        name: &str,
+        begins: usize,
+        entries: &'t DeTable<'t>,
+        kind: Kind,
+    ) -> Result<Self, Mistake> {
+        Self { path: format!("{}.", key(name)), begins, entries }.of_kind(kind)
+    }
+
     /// This table, if all its keys are of its kind.
     fn of_kind(self, Kind { keys, elsewhere }: Kind) -> Result<Self, Mistake> {
         let is_known = |name: &&str| keys.contains(name);
@@ -145,6 +155,11 @@ impl<'t> Entry<'t> {
         let number = number.and_then(|number| u32::from_str_radix(number.as_str(), number.radix()).ok());
         let wanted = || format!("a whole number up to {} without quotes, as in {example}", u32::MAX);
         number.ok_or_else(|| self.found(self.value, &wanted()))
+    }
+
+    /// Whether its value is a text.
+    pub(crate) fn is_text(&self) -> bool {
+        self.value.get_ref().is_str()
     }
 
     /// A text.

@@ -17,8 +17,8 @@ use memtide_model::{
     Absence, Backend, Balloon, Bytes, Capabilities, Cost, GuestId, GuestSeen, GuestStats, Mode, Polling,
     Reading, Span, Told, Users,
 };
+use memtide_stand_in::qemu::{Behaviour, Machine, StandIn};
 use memtide_vmm::qemu::ConfiguredGuest;
-use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
 
 fn look(question: Question) -> Facts {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

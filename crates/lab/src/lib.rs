@@ -12,6 +12,7 @@
 //! - [`work`]: the work of guests, and its times;
 //! - [`managers`]: the managers of the guests' memory;
 //! - [`experiments`]: the experiments; [`calibrate`]: recorded runs beside their simulation;
+//! - [`seeds`] and [`search`]: thousands of random hosts, simulated;
 //! - [`output`]: samples, statistics, plots and reports.
 //!
 //! Rule: the lab waits for conditions, with a deadline. Everything that it starts ends with it. It announces each change to
@@ -26,5 +27,7 @@ pub mod guest;
 pub mod machine;
 pub mod managers;
 pub mod output;
+pub mod search;
+pub mod seeds;
 pub mod wait;
 pub mod work;

@@ -1,10 +1,11 @@
-//! `memtide-lab`: the demo and the experiments, on real guests.
+//! `memtide-lab`: the demo and the experiments, on real guests, and random hosts by the thousand, simulated.
 
 #![forbid(unsafe_code)]
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -16,7 +17,7 @@ use memtide_lab::guest::probe;
 use memtide_lab::machine::lab::{ForQemu, Lab};
 use memtide_lab::machine::places;
 use memtide_lab::output::screen::Screen;
-use memtide_lab::wait;
+use memtide_lab::{search, seeds, wait};
 
 const AFTER: &str = "\
 Exit codes: 0 done, and memtide kept what it promises; 1 an error; 2 a mistake in the command line; 3 done, but memtide \
@@ -49,6 +50,37 @@ enum Command {
         /// Where plots and tables go [default: target/lab/calibration]
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
+    },
+    /// Simulate random hosts with faults, one for each seed, and report memtide's mistakes (minutes; no guests, no root)
+    Seeds {
+        /// The first seed
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        first: u64,
+        /// The number of seeds
+        #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+        count: u64,
+        /// Print everything as JSON: times in milliseconds
+        #[arg(long)]
+        json: bool,
+        /// Write each failed host into this directory, as a scenario that is as small as possible
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
+    /// Search for hosts that memtide manages worse than the best other manager, and write each as a scenario that is as small as
+    /// possible (no guests, no root)
+    Search {
+        /// The seed of all choices
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        seed: u64,
+        /// The number of hosts that it begins with
+        #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..))]
+        starts: u64,
+        /// How many minutes it looks for hosts before it makes them smaller
+        #[arg(long, value_name = "M", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+        minutes: u64,
+        /// The directory for the scenarios
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        out: PathBuf,
     },
     /// Install and build what the guests need, and try whether they may use KVM
     Prepare,
@@ -147,6 +179,14 @@ fn run(command: &Command, screen: &Screen) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Calibrate { out } => calibrate(out.as_deref()),
+        Command::Seeds { first, count, json, out } => {
+            let right = seeds::command(*first..first.saturating_add(*count), *json, out.as_deref())?;
+            Ok(kept(right))
+        }
+        Command::Search { seed, starts, minutes, out } => {
+            let most = Duration::from_secs(minutes * 60);
+            Ok(kept(search::command(*seed, *starts, most, out)?))
+        }
         Command::Demo(choices) => conduct("demo", choices, screen),
         Command::Run { name, choices } => conduct(name, choices, screen),
     }
@@ -174,7 +214,12 @@ fn conduct(name: &str, choices: &Choices, screen: &Screen) -> anyhow::Result<Exi
     for failure in &outcome.failures {
         eprintln!("memtide-lab: {failure}");
     }
-    Ok(if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(3) })
+    Ok(kept(outcome.failures.is_empty()))
+}
+
+/// The exit code: whether memtide kept what it promises.
+fn kept(promises: bool) -> ExitCode {
+    if promises { ExitCode::SUCCESS } else { ExitCode::from(3) }
 }
 
 fn calibrate(out: Option<&Path>) -> anyhow::Result<ExitCode> {
@@ -184,7 +229,7 @@ fn calibrate(out: Option<&Path>) -> anyhow::Result<ExitCode> {
     println!("{}", calibrate::table(&all).plain());
     println!("plots: {}", dir.display());
     let too_far = all.iter().any(|one| one.error.median > calibrate::MOST_MEDIAN);
-    Ok(if too_far { ExitCode::from(3) } else { ExitCode::SUCCESS })
+    Ok(kept(!too_far))
 }
 
 fn list(out: &mut impl Write, experiment: &Entry) -> std::io::Result<()> {

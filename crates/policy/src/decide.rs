@@ -10,7 +10,7 @@ use crate::envelope::{self, Growth};
 use crate::guest::Guest;
 use crate::report::report;
 use crate::scene::Scene;
-use crate::search::Arrived;
+use crate::search::{Arrived, Listening};
 use crate::tmpfs::Bound;
 use crate::{
     activity, agent, fetch, hold, ksm, need, pacing, phases, probe, search, sharing, split, stuck, tmpfs,
@@ -122,13 +122,8 @@ fn hear(guest: &mut Guest<'_>, now: Moment) {
         guest.need.cache = guest.next.search.needs;
         return;
     }
-    (guest.next.search, guest.heard) = search::listen(
-        (guest.before, &guest.next),
-        &guest.need,
-        (arrived, guest.is_full(), excused),
-        fair,
-        now,
-    );
+    let seen = Listening { arrived, is_full: guest.is_full(), is_excused: excused, fair };
+    (guest.next.search, guest.heard) = search::listen(guest.before, &guest.next, &guest.need, seen, now);
     guest.need.cache = guest.next.search.needs;
     guest.next.cache = guest.need.cache_held;
 }

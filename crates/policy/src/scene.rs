@@ -60,6 +60,21 @@ pub struct Scene {
     pub returning: Bytes,
 }
 
+/// What was found of a host before its scene.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Its ledger.
+    pub ledger: Ledger,
+    /// The number of its guests.
+    pub guests: usize,
+    /// Its state.
+    pub host: HostState,
+    /// The growth that is expected of its guests.
+    pub expected: Expected,
+    /// The reaction time.
+    pub reaction: Span,
+}
+
 impl Scene {
     /// The ledger and the host's state. The guests' lack is counted once their fair shares are known.
     #[must_use]
@@ -75,20 +90,14 @@ impl Scene {
         let entries = guests.iter().map(|guest| &guest.entry);
         let ledger = Ledger::new(config, &seen.host, reserve, entries, expected);
         let host = host_state::judge(config, state, &seen.host, &ledger, seen.taken_at);
-        let expected = (expected, growth.reaction);
-        Self::of(config, seen.taken_at, &seen.host, (ledger, guests.len()), host, expected)
+        let found = Found { ledger, guests: guests.len(), host, expected, reaction: growth.reaction };
+        Self::of(config, seen.taken_at, &seen.host, found)
     }
 
-    /// The scene of a host in this state, with this ledger and number of guests.
+    /// The scene of a host.
     #[must_use]
-    pub fn of(
-        config: &Config,
-        now: Moment,
-        seen: &HostSeen,
-        (ledger, guests): (Ledger, usize),
-        host: HostState,
-        (expected, reaction): (Expected, Span),
-    ) -> Self {
+    pub fn of(config: &Config, now: Moment, seen: &HostSeen, found: Found) -> Self {
+        let Found { ledger, guests, host, expected, reaction } = found;
         let growing = expected.present.min(ledger.exposures);
         let covered = config.commitment == Commitment::Strict && ledger.room.short.is_zero();
         let emergency = host == HostState::Low && !covered;

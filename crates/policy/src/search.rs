@@ -55,15 +55,28 @@ impl Arrived {
     }
 }
 
-/// Listens to a guest. `arrived`: how far its last step has come; `is_full`: little more is free in it than its kernel keeps; `is_excused`: its
-/// balloon was inflating a moment ago; `fair`: the cache that fits into its fair share.
+/// What a search needs to know of a guest beside its need.
+#[derive(Clone, Copy, Debug)]
+pub struct Listening {
+    /// How far its last step has come.
+    pub arrived: Arrived,
+    /// Little more is free in it than its kernel keeps.
+    pub is_full: bool,
+    /// Its balloon was inflating a moment ago.
+    pub is_excused: bool,
+    /// The cache that fits into its fair share.
+    pub fair: Bytes,
+}
+
+/// Listens to a guest.
 pub fn listen(
-    (before, next): (&GuestState, &GuestState),
+    before: &GuestState,
+    next: &GuestState,
     need: &Need,
-    (arrived, is_full, is_excused): (Arrived, bool, bool),
-    fair: Bytes,
+    seen: Listening,
     now: Moment,
 ) -> (Search, Option<Heard>) {
+    let Listening { arrived, is_full, is_excused, fair } = seen;
     let mut search = before.search;
     let Some(evidence) = need.evidence else { return (search, None) };
     // An inflation makes the guest's kernel scan, too.

@@ -25,7 +25,7 @@ use crate::guest::Guest;
 use crate::host_state;
 use crate::ledger::Ledger;
 use crate::purse::Purse;
-use crate::scene::Scene;
+use crate::scene::{self, Scene};
 use crate::wish::Wish;
 
 /// A tmpfs that binds its guests.
@@ -59,19 +59,32 @@ pub fn bound(
     let bound = spaces.filter(binds).filter_map(|(tmpfs, space)| {
         let members = members.remove(&tmpfs.id)?;
         let before = state.tmpfs.get(&tmpfs.id).copied().unwrap_or_default();
-        Some(Bound::new(config, (tmpfs, space, before), (&seen.host, scene), (members, guests), growth))
+        let found = Found { tmpfs, space, before, members };
+        Some(Bound::new(config, found, &seen.host, scene, guests, growth))
     });
     bound.collect()
+}
+
+/// A tmpfs that binds, as it was found.
+struct Found<'t> {
+    tmpfs: &'t Tmpfs,
+    space: Space,
+    /// Its shortage at the last decision.
+    before: HostState,
+    /// The indices of its guests.
+    members: Vec<usize>,
 }
 
 impl Bound {
     fn new(
         config: &Config,
-        (tmpfs, space, before): (&Tmpfs, Space, HostState),
-        (host, host_scene): (&HostSeen, &Scene),
-        (members, guests): (Vec<usize>, &mut [Guest<'_>]),
+        found: Found<'_>,
+        host: &HostSeen,
+        host_scene: &Scene,
+        guests: &mut [Guest<'_>],
         growth: Growth,
     ) -> Self {
+        let Found { tmpfs, space, before, members } = found;
         let Ledger { capacity: whole, reserve, .. } = host_scene.ledger;
         let (scene, host) = lend(guests, &members, |inside| {
             let host = as_host(host, space, inside);
@@ -80,8 +93,14 @@ impl Bound {
             let entries = inside.iter().map(|guest| &guest.entry);
             let ledger = Ledger::new(config, &host, reserve, entries, expected);
             let state = host_state::by_free(config, before, &host, &ledger);
-            let expected = (expected, growth.reaction);
-            (Scene::of(config, host_scene.now, &host, (ledger, inside.len()), state, expected), host)
+            let found = scene::Found {
+                ledger,
+                guests: inside.len(),
+                host: state,
+                expected,
+                reaction: growth.reaction,
+            };
+            (Scene::of(config, host_scene.now, &host, found), host)
         });
         Self { id: tmpfs.id, members, scene, host, is_old: tmpfs.is_old() }
     }

@@ -163,7 +163,7 @@ impl Recorded {
     }
 }
 
-/// Guests of a setup have no users: each class with users names its recorded guests instead.
+/// Guests of a setup are all root's: each class with users names its recorded guests instead.
 fn name_guests<'a>(config: &mut Config, guests: impl Iterator<Item = (String, &'a GuestSeen)>) {
     if config.classes.values().all(|class| class.users.is_none()) {
         return;

@@ -233,7 +233,8 @@ impl Resident {
         let mut seen = GuestSeen {
             id: self.id.clone(),
             pid: 1_000,
-            user: None,
+            // A scenario does not say whose guests they are.
+            user: Some(0),
             backend: Backend::new("simulated"),
             capabilities: Capabilities::BALLOON,
             cost: Cost {

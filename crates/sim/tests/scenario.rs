@@ -1,6 +1,8 @@
 //! Scenario files: how their keys become a setup, and how mistakes are reported.
 
-use memtide_model::{Bytes, Span};
+use std::path::Path;
+
+use memtide_model::{Bytes, Config, Span};
 use memtide_sim::scenario::Mistake;
 use memtide_sim::setup::FaultKind;
 use memtide_sim::{Manager, Options, Scenario, run};
@@ -45,11 +47,50 @@ fn absurd_numbers_are_told() {
     );
 }
 
+/// Each key that decisions depend on, with a value that is not its default.
+const POLICY: &str = r#"
+commitment = "elastic"
+reserve = "7%"
+self_deflations = 2
+self_deflation_within = "whole"
+growth_prior = "12.50%"
+squeeze_every = "2h"
+ksm = { mode = "govern", cpu = "low", worth = "20 MiB" }
+states = { soft = "8%", hard = "5%", low = "3%" }
+[class.gold]
+match = ["a*"]
+users = ["system"]
+shares = 2000
+reservation = "100 MiB"
+limit = "512 MiB"
+squeeze = false
+cache = "10%"
+cache_limit = "40%"
+share = true
+manage = true
+"#;
+
 #[test]
-fn a_class_with_users_is_told_that_guests_of_a_scenario_have_none() {
-    let class = "[memtide.class.a]\nmatch = [\"a\"]\nusers = [\"alice\"]\n[[guest]]\nname = \"a\"";
-    let told = Scenario::parse(class).unwrap_err().to_string();
-    assert!(told.contains("unknown key `users`: guests of a scenario have no users"), "{told}");
+fn a_scenario_and_the_daemon_read_the_same_keys() {
+    for key in memtide_config::policy_keys() {
+        let is_set = |line: &str| line.split([' ', '.', ']']).any(|word| word.trim_start_matches('[') == key);
+        assert!(POLICY.lines().any(is_set), "{key}");
+    }
+    let daemon =
+        memtide_config::Settings::parse(Path::new("memtide.toml"), POLICY.as_bytes()).unwrap().config;
+    let in_scenario = POLICY.replace("[class.", "[memtide.class.");
+    let scenario = |text: &str| Scenario::parse(&format!("[memtide]{text}\n[[guest]]\nname = \"a\"\n"));
+    let read = scenario(&in_scenario).unwrap();
+    assert_eq!(read.commitments, [Manager::ELASTIC]);
+    let (budget, commitment) = (daemon.budget, daemon.commitment);
+    assert_eq!(Config { budget, commitment, ..read.setup.config }, daemon);
+    let told = |text: &str| scenario(text).unwrap_err().to_string();
+    assert_eq!(
+        told("\nreserve = \"100%\""),
+        "2:11: memtide.reserve: it leaves nothing for guests: write less"
+    );
+    assert!(told("\nmode = \"manage\"").starts_with("2:1: unknown key `memtide.mode`: "), "the daemon's own");
+    assert!(told("\nresreve = \"1%\"").contains("did you mean `reserve`?"));
 }
 
 #[test]
@@ -144,9 +185,9 @@ fn a_host_class_or_reserve_that_cannot_be_is_told() {
     let says = [
         ("[host]\nother = \"5 GiB\"", "2:9: other: it is above the host's memory, 4 GiB"),
         ("[host]\nother = \"2 GiB\"\nother_up_to = \"1 GiB\"", "3:15: other_up_to: it is below other, 2 GiB"),
-        ("[memtide]\nreserve = \"4 GiB\"", "2:11: reserve: it leaves nothing of the host's memory, 4 GiB"),
-        ("[memtide]\nreserve = \"5\"", "2:11: reserve: \"5\" has no unit"),
-        ("[memtide.class.gold]\nshares = 2", "1:1: match: no guest can belong to this class"),
+        ("[memtide]\nreserve = \"4 GiB\"", "2:11: memtide.reserve: it leaves nothing for guests"),
+        ("[memtide]\nreserve = \"5\"", "2:11: memtide.reserve: "),
+        ("[memtide.class.gold]\nshares = 2", "1:16: memtide.class.gold: no guest belongs to it"),
     ];
     for (keys, message) in says {
         let said = mistake(keys, "");

@@ -6,9 +6,7 @@
 //!
 //! - [`Backend`] and [`Control`]: the border to a kind of VMM and to one guest; [`Fleet`] asks all guests of all backends;
 //! - [`qemu`]: QEMU processes of this host, through their QMP monitors;
-//! - [`uml`]: UML instances of this host, through their management consoles;
-//! - `conformance` (feature `conformance`): the cases that every backend must pass;
-//! - `stand_in` (feature `stand-in`): a monitor for tests that speaks real QMP, or misbehaves on purpose.
+//! - [`uml`]: UML instances of this host, through their management consoles.
 #![forbid(unsafe_code)]
 
 mod actor;
@@ -16,16 +14,12 @@ mod admitted;
 mod agent;
 mod back_off;
 mod backend;
-#[cfg(feature = "conformance")]
-pub mod conformance;
 mod exit;
 mod fleet;
 mod looks;
 mod processes;
 pub mod qemu;
 mod round;
-#[cfg(feature = "stand-in")]
-pub mod stand_in;
 pub mod uml;
 
 pub use actor::WakeReason;

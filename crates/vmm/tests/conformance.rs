@@ -9,10 +9,10 @@ use std::process::ExitCode;
 
 use common::Tree;
 use libtest_mimic::{Arguments, Trial};
+use memtide_stand_in::conformance::{Behaviour, CASES, FULL, PART, Stage};
+use memtide_stand_in::qemu::{self, Machine, StandIn};
 use memtide_vmm::Backend;
-use memtide_vmm::conformance::{Behaviour, CASES, FULL, PART, Stage};
 use memtide_vmm::qemu::Qemu;
-use memtide_vmm::stand_in::{self, Machine, StandIn};
 
 struct Qemus {
     /// Dropped before the directory of their sockets.
@@ -38,7 +38,7 @@ impl Stage for Qemus {
         self.last_pid += 1;
         let path = self.sockets.path().join(format!("{name}-{}", self.last_pid));
         let machine = Machine::new(FULL.whole_mib());
-        let stand_in = StandIn::start(&path, machine, stand_in::Behaviour::Honest).unwrap();
+        let stand_in = StandIn::start(&path, machine, qemu::Behaviour::Honest).unwrap();
         self.tree.add_qemu(self.last_pid, name, &path);
         self.guests.insert(name.to_owned(), (self.last_pid, stand_in));
     }
@@ -54,10 +54,10 @@ impl Stage for Qemus {
             machine.stops_at = if behaviour == Behaviour::StopsPartWay { PART.get() } else { 0 };
         });
         stand_in.behave(match behaviour {
-            Behaviour::Good | Behaviour::StopsPartWay => stand_in::Behaviour::Honest,
-            Behaviour::Refuses => stand_in::Behaviour::Refuse,
-            Behaviour::Hangs => stand_in::Behaviour::SilentAfterGreeting,
-            Behaviour::Absurd => stand_in::Behaviour::Numbers,
+            Behaviour::Good | Behaviour::StopsPartWay => qemu::Behaviour::Honest,
+            Behaviour::Refuses => qemu::Behaviour::Refuse,
+            Behaviour::Hangs => qemu::Behaviour::SilentAfterGreeting,
+            Behaviour::Absurd => qemu::Behaviour::Numbers,
         });
     }
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use common::{Process, Tree, wait_until};
 use memtide_model::{Absence, Bytes, Capabilities, GuestId, Polling, Reading, Request, Span, Users};
+use memtide_stand_in::qemu::{Behaviour, Machine, StandIn};
 use memtide_vmm::qemu::{ConfiguredGuest, Qemu};
-use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
 use memtide_vmm::{Admitted, Backend, Control, DiscoverError, Fleet, Found, Seen, WakeReason, Wish};
 use serde_json::json;
 

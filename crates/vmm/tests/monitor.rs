@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use memtide_model::{Absence, Balloon, Bytes, Fence, GuestId, Hotplug, Polling, Reading, Span, Told};
+use memtide_stand_in::qemu::{Behaviour, Machine, StandIn};
 use memtide_vmm::Wish;
 use memtide_vmm::qemu::{Monitor, MonitorConfig, MonitorError, Signal, Use};
-use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
 use serde_json::json;
 use tempfile::TempDir;
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use common::wait_until;
 use memtide_model::Absence;
+use memtide_stand_in::qemu::{Behaviour, Machine, StandIn};
 use memtide_vmm::qemu::{Command, Peer, Qmp, QmpError};
-use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

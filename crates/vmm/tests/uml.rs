@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use common::Tree;
 use memtide_model::{Absence, Bytes, Fence, Request};
+use memtide_stand_in::uml::{Machine, Manners, StandIn};
 use memtide_vmm::uml::Uml;
-use memtide_vmm::uml::stand_in::{Machine, Manners, StandIn};
 use memtide_vmm::{Admitted, Fleet, Seen, Wish};
 
 const FULL: Bytes = Bytes::from_mib(512);

@@ -11,10 +11,10 @@ use std::process::ExitCode;
 use common::Tree;
 use libtest_mimic::{Arguments, Trial};
 use memtide_model::Bytes;
+use memtide_stand_in::conformance::{Behaviour, CASES, FULL, NOT_TODAY, PART, Stage};
+use memtide_stand_in::uml::{Manners, StandIn};
 use memtide_vmm::Backend;
-use memtide_vmm::conformance::{Behaviour, CASES, FULL, NOT_TODAY, PART, Stage};
 use memtide_vmm::uml::Uml;
-use memtide_vmm::uml::stand_in::{Manners, StandIn};
 
 struct Instances {
     /// Dropped before the directory of their consoles.

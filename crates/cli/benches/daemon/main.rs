@@ -18,7 +18,7 @@
 //! }
 //! ```
 //!
-//! **Guests.** Each is a stand-in in a process of its own (`memtide_vmm::stand_in`), found and asked like a QEMU: 1 GiB, of
+//! **Guests.** Each is a stand-in in a process of its own (`memtide_stand_in::qemu`), found and asked like a QEMU: 1 GiB, of
 //! which it uses 150 to 350 MiB; a third of them use up to 200 MiB more and less within 20 to 60 s, forever. Their processes
 //! have a few megabytes resident, far less than the guests use. That changes nothing of what is measured: a strict commitment
 //! counts the guests' worst case, and that is their memory.
@@ -43,7 +43,7 @@ mod run;
 use std::error::Error;
 use std::path::PathBuf;
 
-use memtide_vmm::stand_in::process;
+use memtide_stand_in::qemu::process;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 

@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memtide_vmm::stand_in::process::{Actor, Stage};
-use memtide_vmm::stand_in::{AgentBehaviour, Behaviour, News, Workload};
+use memtide_stand_in::qemu::process::{Actor, Stage};
+use memtide_stand_in::qemu::{AgentBehaviour, Behaviour, News, Workload};
 use serde_json::{Value, json};
 
 use crate::events::{self, Stalled};

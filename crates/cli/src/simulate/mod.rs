@@ -1,18 +1,14 @@
 //! `memtide simulate`: a host and its guests under memtide and other managers.
 //!
-//! `runs` simulates each manager on its own thread, `told` prints the results, `sweep` tries many seeds with faults, and
-//! `search` looks for the hosts on which memtide does worst.
+//! `runs` simulates each manager on its own thread, `told` prints the results.
 
 mod explain;
-mod interrupt;
 mod page;
 mod runs;
-mod search;
-mod sweep;
 mod told;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,12 +26,10 @@ const UNEXPECTED: u8 = 6;
 /// The options of `memtide simulate`.
 #[derive(Args)]
 #[command(override_usage = "memtide simulate [OPTIONS] <SCENARIO>
-       memtide simulate [OPTIONS] --from <JOURNAL>
-       memtide simulate --faults [--seed <N>] [--seeds <N>] [--json] [--out <DIR>]
-       memtide simulate --search [--seed <N>] [--seeds <N>] [--minutes <M>] [--out <DIR>]")]
+       memtide simulate [OPTIONS] --from <JOURNAL>")]
 pub struct Simulate {
     /// The scenario; docs/simulator.md says how to write one.
-    #[arg(required_unless_present_any = ["from", "faults", "search"], conflicts_with_all = ["from", "faults", "search"])]
+    #[arg(required_unless_present = "from", conflicts_with = "from")]
     scenario: Option<PathBuf>,
     /// Simulate the guests of a recorded run instead: a journal's directory, or one file of it.
     #[arg(long, value_name = "JOURNAL")]
@@ -68,7 +62,7 @@ pub struct Simulate {
     #[arg(long, value_name = "TIME", value_parser = parse_tick)]
     tick: Option<Span>,
     /// Print everything as JSON: sizes in bytes, times in milliseconds.
-    #[arg(long, conflicts_with = "search")]
+    #[arg(long)]
     json: bool,
     /// Write an HTML page with tables and plots.
     #[arg(long, value_name = "FILE.html")]
@@ -76,23 +70,6 @@ pub struct Simulate {
     /// Show why memtide gave a guest its memory at a time, as in `web1@90s`.
     #[arg(long, value_name = "GUEST@TIME", conflicts_with_all = ["json", "report"], value_parser = parse_explain)]
     explain: Option<(String, Span)>,
-    /// Simulate random hosts with faults, one for each seed, and report memtide's mistakes. --seed is the first seed.
-    #[arg(long, conflicts_with_all = ["from", "policy", "commitment", "reserve", "config", "agents", "hours", "tick", "report", "explain"])]
-    faults: bool,
-    /// Search for hosts that memtide manages worse than the best other manager, and write each as a scenario that is as small as
-    /// possible.
-    #[arg(long, conflicts_with_all = ["from", "faults", "policy", "commitment", "reserve", "config", "agents", "hours", "tick", "report", "explain"])]
-    search: bool,
-    /// The number of hosts that --faults simulates [default: 10000], or that --search begins with [default: 400]
-    #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "from"], value_parser = clap::value_parser!(u64).range(1..))]
-    seeds: Option<u64>,
-    /// How many minutes --search looks for hosts before it makes them smaller [default: 10]
-    #[arg(long, value_name = "M", conflicts_with_all = ["scenario", "from", "faults"], value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    minutes: Option<u64>,
-    /// The directory for the scenarios of --search [default: .]. With --faults, write each failed host here, as a scenario that is as
-    /// small as possible
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["scenario", "from"])]
-    out: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -134,16 +111,6 @@ struct Subject {
 
 impl Simulate {
     pub fn execute(self) -> Result<ExitCode> {
-        if self.faults {
-            let first = self.seed.unwrap_or(0);
-            let seeds = first..first.saturating_add(self.seeds.unwrap_or(10_000));
-            return sweep::command(seeds, self.json, self.out.as_deref());
-        }
-        if self.search {
-            let (seed, starts) = (self.seed.unwrap_or(0), self.seeds.unwrap_or(400));
-            let out = self.out.as_deref().unwrap_or(Path::new("."));
-            return search::command(seed, starts, Duration::from_secs(self.minutes.unwrap_or(10) * 60), out);
-        }
         if let (Some(_), Some(Who::One(named))) =
             (self.commitment, self.policy.iter().find(|who| who.is_commitment()))
         {

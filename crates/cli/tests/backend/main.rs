@@ -27,9 +27,9 @@ use memtide_api::history::Tried;
 use memtide_api::view::{CgroupReclaimAnswer, GuestStatus};
 use memtide_host::{Root, start_time};
 use memtide_model::{Bytes, Mode, Moment, WallClock};
+use memtide_stand_in::conformance::{Behaviour, CASES, FULL, NOT_TODAY, PART, Stage};
 use memtide_testing::trial;
 use memtide_vmm::Backend;
-use memtide_vmm::conformance::{Behaviour, CASES, FULL, NOT_TODAY, PART, Stage};
 
 fn main() -> ExitCode {
     let is_command = |word: &str| ["run", "status", "helper"].contains(&word);

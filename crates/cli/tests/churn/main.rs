@@ -16,9 +16,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Daemon, MIB, memtide, needs_costs, play_or_run, until};
+use memtide_stand_in::qemu::process::{Actor, Stage};
+use memtide_stand_in::qemu::{Behaviour, Workload};
 use memtide_testing::trial;
-use memtide_vmm::stand_in::process::{Actor, Stage};
-use memtide_vmm::stand_in::{Behaviour, Workload};
 
 /// The time between two starts.
 const BETWEEN: Duration = Duration::from_millis(100);

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Trial};
 use memtide_api::view::Status;
+use memtide_stand_in::qemu::process;
 use memtide_testing::{Mortal, helper_of, skip};
-use memtide_vmm::stand_in::process;
 use rustix::process::{Pid, Signal, kill_process};
 
 pub const MIB: u64 = 1 << 20;

@@ -20,16 +20,18 @@ use common::{Daemon, MIB, PLENTY, memtide, needs_costs, needs_root, play_or_run,
 use memtide_api::history::GuestChange;
 use memtide_api::view::{GuestStatus, Status};
 use memtide_api::{Client, Event};
-use memtide_model::Mode;
-use memtide_testing::trial;
-use memtide_vmm::stand_in::process::{self, Actor, Stage};
-use memtide_vmm::stand_in::{Behaviour, Workload};
+use memtide_model::{Bytes, Mode};
+use memtide_stand_in::qemu::process::{self, Actor, Stage};
+use memtide_stand_in::qemu::{Behaviour, Workload};
+use memtide_testing::{skip, trial};
 
 /// The user `nobody`, and a user who is neither nobody nor root.
 const NOBODY: u32 = 65534;
 const SOMEBODY: u32 = 65533;
 /// The directory in which this program works as nobody.
 const WORK: &str = "MEMTIDE_TEST_DIRECTORY";
+/// Set if `/proc` hides other users' processes from it there.
+const HIDDEN: &str = "MEMTIDE_TEST_HIDDEN";
 /// `CAP_DAC_OVERRIDE` and `CAP_SYS_PTRACE`.
 const KEPT: u64 = 1 << 1 | 1 << 19;
 /// With this many guests, a segment of the journal is soon full.
@@ -41,7 +43,11 @@ const MANAGING_FEW: &str = "mode = \"manage\"\nbudget = \"240 MiB\"\ndiscover = 
 
 fn main() -> ExitCode {
     if let Some(directory) = std::env::var_os(WORK).filter(|_| !process::is_stand_in()) {
-        without_rights(&PathBuf::from(directory));
+        let directory = PathBuf::from(directory);
+        match std::env::var_os(HIDDEN) {
+            Some(_) => beside_hidden_processes(&directory),
+            None => without_rights(&directory),
+        }
         return ExitCode::SUCCESS;
     }
     let of_root = |name: &str, test: fn()| {
@@ -55,6 +61,7 @@ fn main() -> ExitCode {
         vec![
             of_root("root_gives_up_what_it_does_not_need_and_manages", root_manages),
             of_root("nobody_manages_its_own_guests_and_says_what_it_may_not", nobody_manages),
+            of_root("processes_that_proc_hides_are_part_of_other", hidden_processes),
             of_root("what_is_switched_off_is_said", switched_off),
         ]
     })
@@ -185,16 +192,55 @@ fn nobody_manages() {
     let directory = open_directory();
     let stage = Stage::new(directory.path()).unwrap();
     let _of_root = start(&stage, "few-root");
-    let work = directory.path().join("nobody");
-    fs::create_dir(&work).unwrap();
-    chown(&work, Some(NOBODY), Some(NOBODY)).unwrap();
-    // Copies, because the user nobody may be unable to reach the originals.
-    let (program, test) = (work.join("memtide"), work.join("test"));
-    fs::copy(memtide(), &program).unwrap();
-    fs::copy(std::env::current_exe().unwrap(), &test).unwrap();
+    let (work, test) = place_for_nobody(directory.path());
     let mut as_nobody = Command::new(&test);
     as_nobody.env(WORK, &work).current_dir(&work).uid(NOBODY).gid(NOBODY);
     assert!(as_nobody.status().unwrap().success(), "see above");
+}
+
+/// A directory of the user nobody below `directory`, and this program in it. They are copies, because nobody may be unable to reach the originals.
+fn place_for_nobody(directory: &Path) -> (PathBuf, PathBuf) {
+    let work = directory.join("nobody");
+    fs::create_dir(&work).unwrap();
+    chown(&work, Some(NOBODY), Some(NOBODY)).unwrap();
+    let test = work.join("test");
+    fs::copy(memtide(), work.join("memtide")).unwrap();
+    fs::copy(std::env::current_exe().unwrap(), &test).unwrap();
+    (work, test)
+}
+
+fn hidden_processes() {
+    const HIDES: &str = "mount -t proc -o hidepid=2 proc /proc";
+    let in_hidden = |then: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &format!("{HIDES} && {then}")]);
+        command
+    };
+    if !in_hidden("true").status().unwrap().success() {
+        skip("a /proc that hides processes cannot be mounted");
+    }
+    let directory = open_directory();
+    let stage = Stage::new(directory.path()).unwrap();
+    let _of_root = start(&stage, "few-root");
+    let (work, test) = place_for_nobody(directory.path());
+    let user = format!("--reuid={NOBODY} --regid={NOBODY} --clear-groups");
+    let mut as_nobody = in_hidden(&format!("exec setpriv {user} {}", test.display()));
+    as_nobody.env(WORK, &work).env(HIDDEN, "").current_dir(&work);
+    assert!(as_nobody.status().unwrap().success(), "see above");
+}
+
+/// The other half: root's guest is not in `/proc`, so nobody counts it as a guest.
+fn beside_hidden_processes(work: &Path) {
+    let stage = Stage::new(work).unwrap();
+    let _own = start(&stage, "few-own");
+    let (program, files, journal) = (work.join("memtide"), work.join("daemon"), work.join("journal"));
+    let daemon = start_daemon(&program, &files, &journal, "discover = [\"few-*\"]");
+    daemon.until("its own guest is found", |status| !status.guests.is_empty());
+    let status = daemon.status();
+    let names: Vec<&str> = status.guests.iter().map(|guest| guest.name.as_str()).collect();
+    assert_eq!((names, status.outsiders.count), (vec!["few-own"], 0), "{status:#?}");
+    assert!(status.host.other > Bytes::ZERO, "{:#?}", status.host);
+    daemon.end();
 }
 
 /// The other half: a user without rights, in its own directory, beside a guest of root.

@@ -23,9 +23,9 @@ use memtide_api::view::Status;
 use memtide_engine::journal::{Reader, segments};
 use memtide_engine::{ReplaySummary, replay_journal};
 use memtide_model::{Bytes, Keeps, Mode, Record, Span, Verdict};
+use memtide_stand_in::qemu::process::{Actor, Stage};
+use memtide_stand_in::qemu::{AgentBehaviour, Behaviour, News, Workload};
 use memtide_testing::{Mortal, skip, trial};
-use memtide_vmm::stand_in::process::{Actor, Stage};
-use memtide_vmm::stand_in::{AgentBehaviour, Behaviour, News, Workload};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::process::{Pid, Signal, kill_process};
 

@@ -19,9 +19,9 @@ use common::{Daemon, MIB, memtide, needs_costs, play_or_run};
 use memtide_api::view::GuestStatus;
 use memtide_host::{Meminfo, Root};
 use memtide_model::{Absence, Bytes, Polling};
+use memtide_stand_in::qemu::process::{Actor, Stage};
+use memtide_stand_in::qemu::{AgentBehaviour, Behaviour, ESCAPES, News, Workload};
 use memtide_testing::trial;
-use memtide_vmm::stand_in::process::{Actor, Stage};
-use memtide_vmm::stand_in::{AgentBehaviour, Behaviour, ESCAPES, News, Workload};
 
 /// The number of honest guests.
 const HONEST: usize = 4;

@@ -19,8 +19,8 @@ use std::time::Duration;
 use common::{Daemon, memtide, needs_costs, needs_root, play_or_run, until};
 use memtide_api::view::{GuestStatus, Status};
 use memtide_model::Bytes;
+use memtide_stand_in::uml::{Manners, StandIn};
 use memtide_testing::{Mortal, skip, trial};
-use memtide_vmm::uml::stand_in::{Manners, StandIn};
 use rustix::fs::FileType;
 
 /// The name of the program: discovery looks for it.

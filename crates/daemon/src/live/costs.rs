@@ -63,6 +63,17 @@ pub(super) struct Costs {
     scratch: Scratch,
 }
 
+/// How a guest's cost is read this time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Weighing {
+    /// Its footprint is read now.
+    pub(super) weighs: bool,
+    /// The host has much torn memory: the guest's is read more often.
+    pub(super) is_torn: bool,
+    /// The pages that KSM has merged on the host.
+    pub(super) ksm: KsmPages,
+}
+
 /// A tmpfs, and its space when that was last read.
 #[derive(Debug)]
 struct Known {
@@ -240,15 +251,16 @@ impl Costs {
         }
     }
 
-    /// What a guest costs that has `full` without virtio-mem, and keeps `actual`; the footprint is read now if it `weighs`, and its torn memory more often if the host
-    /// `is_torn`.
+    /// What a guest costs that keeps `actual`, and must have mapped `told_ram`.
     pub(super) fn of(
         &mut self,
-        (found, told_ram, actual): (&Arc<Found>, Bytes, Bytes),
-        ksm: KsmPages,
-        (weighs, is_torn): (bool, bool),
+        found: &Arc<Found>,
+        told_ram: Bytes,
+        actual: Bytes,
+        how: Weighing,
         now: Moment,
     ) -> Cost {
+        let Weighing { weighs, is_torn, ksm } = how;
         let count = self.processes.len() as u64;
         let torn_every = Span::from_millis(TORN_EACH.as_millis() * count).clamp(TORN_EVERY, TORN_SELDOM);
         let seldom = MAPPINGS_EVERY.max(Span::from_secs(2 * count));
@@ -520,6 +532,56 @@ fn unread_overhead(found: &Found) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memtide_model::{Backend, Capabilities, Told};
+
+    /// Guests whose processes never answer: their cgroup is a pipe that nobody writes.
+    fn silent(root: &std::path::Path, pids: std::ops::Range<u32>) -> Vec<Seen> {
+        let one = |pid: u32| {
+            let of = root.join(format!("proc/{pid}"));
+            std::fs::create_dir_all(&of).unwrap();
+            for file in ["stat", "statm"] {
+                std::fs::copy(format!("/proc/self/{file}"), of.join(file)).unwrap();
+            }
+            let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+            rustix::fs::mknodat(rustix::fs::CWD, of.join("cgroup"), kind, mode, 0).unwrap();
+            let full = Bytes::from_mib(64);
+            let found = Found {
+                id: GuestId::new(&format!("silent-{pid}"), 1, "boot"),
+                vmm: Backend::new("test"),
+                capabilities: Capabilities::BALLOON,
+                full,
+                withheld: None,
+                process: memtide_vmm::Process { pid, ..memtide_vmm::Process::default() },
+                facts: Vec::new(),
+                is_configured: false,
+            };
+            Seen { found: Arc::new(found), told: Told::nothing(full, Absence::NotYet) }
+        };
+        pids.map(one).collect()
+    }
+
+    #[test]
+    fn many_new_guests_are_waited_for_once() {
+        let root = tempfile::tempdir().unwrap();
+        let (history, now) = (History::default(), Moment::from_millis(0));
+        let survey = |costs: &mut Costs, guests: &[Seen]| {
+            let begun = Instant::now();
+            costs.survey(guests, &history, now);
+            begun.elapsed()
+        };
+        // Numbers that no process has, so that no other test reads them.
+        let (one, many) =
+            (silent(root.path(), 900_000_001..900_000_002), silent(root.path(), 900_000_002..900_000_022));
+        let open = || Costs::open(&Root::at(root.path())).unwrap();
+        let (mut of_one, mut of_many) = (open(), open());
+        let (first, all) = (survey(&mut of_one, &one), survey(&mut of_many, &many));
+        assert!(all < 4 * first, "one: {first:?}, twenty: {all:?}");
+        let again = survey(&mut of_many, &many);
+        assert!(4 * again < all, "no longer new: {again:?} after {all:?}");
+        let how = Weighing { weighs: true, is_torn: false, ksm: KsmPages::default() };
+        let cost = of_many.of(&many[0].found, Bytes::ZERO, Bytes::ZERO, how, now);
+        assert_eq!(cost.overhead_bound, UNREAD_OVERHEAD, "{cost:?}");
+    }
 
     #[test]
     fn a_tmpfs_is_named_anew_when_the_guest_in_its_name_has_ended() {

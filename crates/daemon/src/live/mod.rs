@@ -18,9 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use memtide_api::history::History;
 use memtide_config::Settings;
 use memtide_engine::{Applied, ApplyError, Ask, Asking, Killed, Wake, World, host_clock};
-use memtide_host::{
-    Cgroup, GuestCost, HostError, HostSensor, KsmGuest, KsmPages, KsmSensor, Meminfo, Root, Trigger,
-};
+use memtide_host::{Cgroup, GuestCost, HostError, HostSensor, KsmGuest, KsmSensor, Meminfo, Root, Trigger};
 use memtide_model::{
     Absence, Action, Answer, Budget, Bytes, Config, Cost, Fence, GuestId, GuestSeen, HostSeen, KsmMode,
     KsmSeen, Missed, Mode, Moment, Outsiders, Reading, Request, Snapshot, State, Told, WallClock,
@@ -30,7 +28,7 @@ use tokio::runtime::Handle;
 use tracing::{info, warn};
 
 use self::cgroups::Cgroups;
-use self::costs::Costs;
+use self::costs::{Costs, Weighing};
 use self::ending::Ending;
 use self::nodes::Nodes;
 use self::pressure::trigger as pressure_trigger;
@@ -52,6 +50,15 @@ pub enum LiveError {
     /// The host's own memory.
     #[error("cannot read the host's memory")]
     Host(#[from] HostError),
+}
+
+/// What the world shares with the API.
+#[derive(Clone, Debug)]
+pub struct People {
+    /// What is told of the guests.
+    pub history: History,
+    /// What operators ask for.
+    pub orders: Orders,
 }
 
 /// Everything that is opened before the daemon gives its rights up.
@@ -141,7 +148,7 @@ impl LiveWorld {
         wake: Sender<Wake>,
         woken: Receiver<Wake>,
         Rights { trigger, reclaimer, splitter, merger }: Rights,
-        (history, orders): (History, Orders),
+        people: People,
     ) -> Result<Self, LiveError> {
         let root = Root::system();
         let on_event = wake.clone();
@@ -180,8 +187,8 @@ impl LiveWorld {
             fleet,
             discover,
             outsiders: outsiders::Shown::default(),
-            history,
-            orders,
+            history: people.history,
+            orders: people.orders,
             woken,
             config: settings.config.clone(),
             locks: GuestLocks::of_this_user(),
@@ -339,9 +346,9 @@ fn told_ram(guest: &Seen) -> Bytes {
 }
 
 impl LiveWorld {
-    /// A guest with its cost, and what the kernel shows of its memory. `weighs`: see [`Costs::of`].
-    fn weigh(&mut self, mut guest: Seen, ksm: KsmPages, weighs: (bool, bool), now: Moment) -> GuestSeen {
-        let mut cost = self.costs.of((&guest.found, told_ram(&guest), guest.told.actual()), ksm, weighs, now);
+    /// A guest with its cost, and what the kernel shows of its memory.
+    fn weigh(&mut self, mut guest: Seen, how: Weighing, now: Moment) -> GuestSeen {
+        let mut cost = self.costs.of(&guest.found, told_ram(&guest), guest.told.actual(), how, now);
         if matches!(self.config.budget, Budget::Size(_)) {
             // A budget is for all that the guests cost, wherever it lies.
             cost.in_pool = Bytes::ZERO;
@@ -389,8 +396,8 @@ impl World for LiveWorld {
         let mut guests: Vec<GuestSeen> = seen
             .into_iter()
             .map(|guest| {
-                let weighs = (asking.weigh(&guest.found.id), is_torn);
-                self.weigh(guest, ksm, weighs, now)
+                let how = Weighing { weighs: asking.weigh(&guest.found.id), is_torn, ksm };
+                self.weigh(guest, how, now)
             })
             .collect();
         // Its process has ended, and discovery does not know yet.

@@ -15,8 +15,8 @@ use memtide_model::{
     Absence, Balloon, Bytes, Config, GuestStats, KsmRun, KsmSettings, Mode, Polling, Reading, Space, Span,
     TmpfsId, Told,
 };
+use memtide_stand_in::qemu::{Behaviour, Machine, StandIn};
 use memtide_vmm::qemu::{Accel, BalloonArgument, CommandLine, Equipment, ProcessFacts, Source};
-use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
 use serde_json::json;
 use tempfile::TempDir;
 

@@ -3,7 +3,9 @@
 use memtide_model::{Bytes, GuestState, Moment, Search, Span, Trial, TrialKind};
 use memtide_policy::evidence::Evidence;
 use memtide_policy::need::Need;
-use memtide_policy::search::{Arrived, Heard, gentle_step, gets_back, listen, may_try, take, unproven};
+use memtide_policy::search::{
+    Arrived, Heard, Listening, gentle_step, gets_back, listen, may_try, take, unproven,
+};
 
 use crate::common::mib;
 
@@ -36,6 +38,10 @@ fn taken() -> Search {
     hear(search, &cached(300, 0), 101).0
 }
 
+/// A guest that has arrived and has no free memory left.
+const FULL_AT_SIZE: Listening =
+    Listening { arrived: Arrived::Size, is_full: true, is_excused: false, fair: Bytes::ZERO };
+
 /// What is heard at `secs`; the guest has arrived and has no free memory left.
 fn hear(search: Search, need: &Need, secs: u64) -> (Search, Option<Heard>) {
     hear_at(search, need, secs, Arrived::Size)
@@ -44,7 +50,7 @@ fn hear(search: Search, need: &Need, secs: u64) -> (Search, Option<Heard>) {
 /// The same; `arrived` says how far its last step has come.
 fn hear_at(search: Search, need: &Need, secs: u64, arrived: Arrived) -> (Search, Option<Heard>) {
     let before = GuestState { search, cache: need.cache_held, ..GuestState::default() };
-    listen((&before, &GuestState::default()), need, (arrived, true, false), Bytes::ZERO, at(secs))
+    listen(&before, &GuestState::default(), need, Listening { arrived, ..FULL_AT_SIZE }, at(secs))
 }
 
 #[test]
@@ -94,8 +100,8 @@ fn a_step_is_heard_once_its_balloon_has_arrived() {
 fn scans_of_our_own_inflation_are_excused() {
     let before = GuestState { search: taken(), ..GuestState::default() };
     let heard = |is_excused| {
-        let told = (Arrived::Size, true, is_excused);
-        listen((&before, &GuestState::default()), &cached(300, 50), told, Bytes::ZERO, at(104)).1
+        let seen = Listening { is_excused, ..FULL_AT_SIZE };
+        listen(&before, &GuestState::default(), &cached(300, 50), seen, at(104)).1
     };
     assert_eq!(heard(true), None);
     assert_eq!(heard(false), Some(Heard::Hurt));
@@ -196,7 +202,7 @@ fn need_for_cache_fades_while_the_guest_does_not_use_the_room() {
         let need = cached(100, 0);
         let before = GuestState { search, cache: need.cache_held, ..GuestState::default() };
         let next = GuestState { stats_of: Some(at(secs)), ..GuestState::default() };
-        search = listen((&before, &next), &need, (Arrived::Size, false, false), Bytes::ZERO, at(secs)).0;
+        search = listen(&before, &next, &need, Listening { is_full: false, ..FULL_AT_SIZE }, at(secs)).0;
     }
     assert!(search.needs < mib(110), "{}", search.needs);
 }
@@ -215,14 +221,8 @@ fn a_trial_that_never_arrives_ends_after_a_minute() {
     let search = Search { trial: Some(trial), ..Search::default() };
     let before = GuestState { search, ..GuestState::default() };
     let heard = |secs| {
-        listen(
-            (&before, &GuestState::default()),
-            &cached(300, 0),
-            (Arrived::No, true, false),
-            Bytes::ZERO,
-            at(secs),
-        )
-        .0
+        let seen = Listening { arrived: Arrived::No, ..FULL_AT_SIZE };
+        listen(&before, &GuestState::default(), &cached(300, 0), seen, at(secs)).0
     };
     assert!(heard(159).trial.is_some());
     assert_eq!(heard(160).trial, None);

@@ -54,9 +54,6 @@ fn unknown_key(said: &str) -> Option<String> {
     let is_kind = said.starts_with("unknown variant");
     let rest = said.strip_prefix("unknown field `").or_else(|| said.strip_prefix("unknown variant `"))?;
     let (found, expected) = rest.split_once('`')?;
-    if found == "users" && !is_kind {
-        return Some("unknown key `users`: guests of a scenario have no users, leave it out".to_owned());
-    }
     let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
     let what = if is_kind { "value" } else { "key" };
     let nearest = known.iter().map(|key| (strsim::jaro_winkler(key, found), *key));

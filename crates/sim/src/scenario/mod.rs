@@ -18,8 +18,8 @@ pub use bounds::{
 };
 pub use judged::{Judged, Judgement, judged};
 pub use mistake::Mistake;
-pub(crate) use write::name_of;
-pub use write::{Bound, Inexpressible, Promise, write};
+
+pub use write::{Bound, Inexpressible, Promise, name_of, write};
 
 use memtide_engine::journal::segments;
 

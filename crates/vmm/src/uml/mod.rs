@@ -17,8 +17,6 @@ mod kernel;
 mod mconsole;
 mod plug;
 mod replies;
-#[cfg(feature = "stand-in")]
-pub mod stand_in;
 pub mod wire;
 
 pub use backend::Uml;

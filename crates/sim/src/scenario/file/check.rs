@@ -1,9 +1,9 @@
 //! What cannot be in a scenario although each of its values can be read: the first of it is a mistake.
 
 use memtide_guest::Spec;
-use memtide_model::{Amount, Bytes, Config, Span, stays_in_line};
+use memtide_model::{Bytes, Span, stays_in_line};
 
-use super::{ClassEntry, FaultEntry, FaultName, File, FileEntry, Guest, Host, Program};
+use super::{FaultEntry, FaultName, File, FileEntry, Guest, Host, Program};
 use crate::scenario::Mistake;
 use crate::scenario::positions::{Position, Positions};
 use crate::scenario::values::{Rate, Size, Time};
@@ -13,9 +13,6 @@ use crate::setup::HostSpec;
 pub(super) fn check(file: &File, positions: &Positions<'_>) -> Result<(), Mistake> {
     let top = positions.top();
     host(&file.host, &top.table("host"))?;
-    for (name, entry) in &file.memtide.class {
-        class(name, entry, &top.table("memtide").table("class").table(name))?;
-    }
     top.refuse(file.guest.is_empty(), "guest", "there is none: write [[guest]] and below it name = \"a\"")?;
     for (index, entry) in file.guest.iter().enumerate() {
         guest(entry, &top.nth("guest", index))?;
@@ -53,24 +50,6 @@ fn host(host: &Host, position: &Position<'_, '_>) -> Result<(), Mistake> {
     position.refuse(other_most > memory, "other_up_to", &above)?;
     let unknown = host.processors_busy > 0 && host.processors.is_none();
     position.refuse(unknown, "processors_busy", "say how many there are: processors = 2")
-}
-
-/// A reserve leaves something for guests.
-pub(super) fn reserve(config: &Config, memory: Bytes, position: &Position<'_, '_>) -> Result<(), Mistake> {
-    let is_all = match config.reserve {
-        Amount::Bytes(bytes) => bytes >= memory,
-        Amount::Share(share) => share.basis_points() >= 10_000,
-    };
-    let message = format!("it leaves nothing of the host's memory, {memory}, for guests: write less");
-    position.refuse(is_all, "reserve", &message)
-}
-
-fn class(name: &str, class: &ClassEntry, position: &Position<'_, '_>) -> Result<(), Mistake> {
-    let is_default = name == Config::DEFAULT_CLASS;
-    let nobody = class.patterns.is_empty() && !is_default;
-    position.refuse(nobody, "match", "no guest can belong to this class: add match = [\"web-*\"]")?;
-    let all = is_default && !class.patterns.is_empty();
-    position.refuse(all, "match", "this class takes all guests that match no other: leave match out")
 }
 
 fn guest(guest: &Guest, position: &Position<'_, '_>) -> Result<(), Mistake> {

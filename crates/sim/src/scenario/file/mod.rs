@@ -2,16 +2,13 @@
 
 mod check;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
-use std::str::FromStr;
 use std::sync::Arc;
 
+use memtide_config::read_policy;
 use memtide_guest::{Course, File as FileSpec, Kernel, Program as ProgramSpec, Spec};
-use memtide_model::{
-    Amount, Budget, Bytes, Class, Commitment, Config, Fence, KsmMode, Limit, MIB, Share, Span,
-};
+use memtide_model::{Budget, Bytes, Config, Fence, MIB, Span};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -40,8 +37,9 @@ pub(super) struct File {
     seed: u64,
     #[serde(default)]
     host: Host,
-    #[serde(default)]
-    memtide: Memtide,
+    /// Read by [`read_policy`].
+    #[serde(default, rename = "memtide")]
+    _memtide: serde::de::IgnoredAny,
     guest: Vec<Guest>,
     #[serde(default)]
     fault: Vec<FaultEntry>,
@@ -75,32 +73,6 @@ struct Host {
 enum Full {
     Kill,
     Count,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Memtide {
-    commitment: Option<Commitment>,
-    reserve: Option<Spanned<String>>,
-    self_deflations: Option<u32>,
-    self_deflation_within: Option<Spanned<String>>,
-    growth_prior: Option<Spanned<String>>,
-    squeeze_every: Option<Time>,
-    ksm: Option<KsmMode>,
-    class: BTreeMap<String, ClassEntry>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct ClassEntry {
-    #[serde(rename = "match")]
-    patterns: Vec<String>,
-    shares: Option<u32>,
-    reservation: Option<Size>,
-    limit: Option<Size>,
-    squeeze: Option<bool>,
-    manage: Option<bool>,
-    share: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -256,12 +228,13 @@ impl File {
         let positions = Positions::of(text);
         check::check(&self, &positions)?;
         let guests = guests(&self.guest, text)?;
-        let config = self.memtide.config(&self.host, text)?;
-        check::reserve(&config, self.host.spec().memory, &positions.top().table("memtide"))?;
+        let mut config = Config { budget: Budget::Size(self.host.spec().memory), ..Config::default() };
+        let has_commitment = read_policy(text, "memtide", &mut config)
+            .map_err(|(line, column, message)| Mistake { line, column, message })?;
         let faults = faults(&self.fault, &guests, self.lasts.0, text)?;
-        let commitments = match self.memtide.commitment {
-            Some(commitment) => vec![Manager::Memtide(commitment)],
-            None => vec![Manager::STRICT, Manager::ELASTIC],
+        let commitments = match has_commitment {
+            true => vec![Manager::Memtide(std::mem::take(&mut config.commitment))],
+            false => vec![Manager::STRICT, Manager::ELASTIC],
         };
         let names: Vec<&str> = guests.iter().map(|guest| guest.name.as_str()).collect();
         let bounds = self.keep.iter().enumerate();
@@ -290,55 +263,6 @@ impl Host {
             },
             tmpfs: self.tmpfs.map(|size| size.0),
             processors: self.processors.map(|number| ProcessorsSpec { number, busy: self.processors_busy }),
-            ..default
-        }
-    }
-}
-
-impl Memtide {
-    fn config(&self, host: &Host, text: &str) -> Result<Config, Mistake> {
-        let mut config = Config { budget: Budget::Size(host.spec().memory), ..Config::default() };
-        if let Some(reserve) = &self.reserve {
-            let wrong = |why: String| Mistake::at(text, &reserve.span(), format!("reserve: {why}"));
-            config.reserve = match reserve.get_ref().as_str() {
-                share if share.ends_with('%') => {
-                    Amount::Share(share.parse::<Share>().map_err(|error| wrong(error.to_string()))?)
-                }
-                size => Amount::Bytes(values::size(size).map_err(wrong)?),
-            };
-        }
-        config.self_deflations = self.self_deflations.unwrap_or(config.self_deflations);
-        if let Some(within) = &self.self_deflation_within {
-            config.self_deflation_within = parsed("self_deflation_within", within, text)?;
-        }
-        if let Some(prior) = &self.growth_prior {
-            config.growth_prior = parsed("growth_prior", prior, text)?;
-        }
-        config.squeeze_every = self.squeeze_every.map(|every| every.0);
-        config.ksm.mode = self.ksm.unwrap_or(config.ksm.mode);
-        for (name, entry) in &self.class {
-            config.classes.insert(name.as_str().into(), entry.class());
-        }
-        Ok(config)
-    }
-}
-
-/// The value of a key of the file `text`.
-fn parsed<T: FromStr<Err: Display>>(key: &str, value: &Spanned<String>, text: &str) -> Result<T, Mistake> {
-    value.get_ref().parse().map_err(|error| Mistake::at(text, &value.span(), format!("{key}: {error}")))
-}
-
-impl ClassEntry {
-    fn class(&self) -> Class {
-        let default = Class::default();
-        Class {
-            patterns: self.patterns.clone(),
-            shares: self.shares.unwrap_or(default.shares).max(1),
-            reservation: self.reservation.map_or(default.reservation, |size| size.0),
-            limit: self.limit.map_or(default.limit, |size| Limit::At(size.0)),
-            squeeze: self.squeeze.unwrap_or(default.squeeze),
-            manage: self.manage.unwrap_or(default.manage),
-            share: self.share.unwrap_or(default.share),
             ..default
         }
     }

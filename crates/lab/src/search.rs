@@ -1,26 +1,28 @@
-//! `memtide simulate --search`: searches for hosts on which memtide does badly, and writes them as scenarios.
+//! `memtide-lab search`: searches for hosts on which memtide does badly, and writes them as scenarios.
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
-use std::process::ExitCode;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use memtide_hosts::search::{Plan, Progress, search};
 use memtide_model::counted;
 use memtide_sim::Manager;
-use memtide_sim::search::{Plan, Progress, search};
 
-use super::{UNEXPECTED, interrupt, told};
+use crate::wait::check_interrupt;
 
 /// The number of scenarios that are kept.
 const FINDINGS: usize = 5;
 
-/// Searches for at most the time `most`, then shrinks the worst findings and writes them into `out`.
-pub fn command(seed: u64, starts: u64, most: Duration, out: &Path) -> Result<ExitCode> {
-    let stopped = interrupt::listen()?;
+/// Searches for at most the time `most`, then shrinks the worst findings and writes them into `out`. Whether it found none. An interrupt ends it with
+/// what was found so far.
+///
+/// # Errors
+/// If the files cannot be written.
+pub fn command(seed: u64, starts: u64, most: Duration, out: &Path) -> Result<bool> {
     fs::create_dir_all(out).with_context(|| format!("cannot create the directory {}", out.display()))?;
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(2));
     if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed}  {msg}") {
@@ -31,11 +33,11 @@ pub fn command(seed: u64, starts: u64, most: Duration, out: &Path) -> Result<Exi
     let found = search(&plan, &mut |progress| {
         bar.set_message(says(progress));
         bar.tick();
-        !stopped.load(Ordering::Relaxed) && (progress.shrunk.is_some() || began.elapsed() < most)
+        check_interrupt().is_ok() && (progress.shrunk.is_some() || began.elapsed() < most)
     });
     bar.finish_and_clear();
-    if stopped.load(Ordering::Relaxed) {
-        eprintln!("memtide: stopped early: these are the cases found so far, not all of them shrunk");
+    if check_interrupt().is_err() {
+        eprintln!("memtide-lab: stopped early: these are the cases found so far, not all of them shrunk");
     }
     let mut text = String::new();
     for (finding, number) in found.iter().zip(1..) {
@@ -47,8 +49,8 @@ pub fn command(seed: u64, starts: u64, most: Duration, out: &Path) -> Result<Exi
     if found.is_empty() {
         text.push_str("found no host on which memtide does worse than the best other manager\n");
     }
-    told::print(&text)?;
-    Ok(if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(UNEXPECTED) })
+    std::io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(found.is_empty())
 }
 
 fn says(progress: &Progress) -> String {

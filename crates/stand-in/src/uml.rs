@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use memtide_model::Bytes;
 
-use super::wire;
+use memtide_vmm::uml::wire;
 
 /// How often the stand-in looks whether it should end.
 const LOOKS: Duration = Duration::from_millis(20);

@@ -8,11 +8,11 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::measure::GuestMeasures;
-use crate::rules::Rule;
-use crate::run::{Manager, Options, Outcome, run};
-use crate::scenario::total_work;
-use crate::setup::Setup;
+use memtide_sim::measure::GuestMeasures;
+use memtide_sim::rules::Rule;
+use memtide_sim::scenario::total_work;
+use memtide_sim::setup::Setup;
+use memtide_sim::{Manager, Options, Outcome, run};
 
 /// The ways in which a run can be bad. Each is measured in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -21,10 +21,10 @@ pub(crate) mod told;
 use memtide_model::Commitment;
 use serde::Serialize;
 
-use crate::run::{Manager, Outcome};
 use crate::seeds::draw::Draw;
-use crate::setup::Setup;
 use crate::shrink::shrink;
+use memtide_sim::setup::Setup;
+use memtide_sim::{Manager, Outcome};
 
 pub use ill::Ill;
 
@@ -250,7 +250,7 @@ fn different(mut findings: Vec<Finding>, count: usize) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Scenario;
+    use memtide_sim::Scenario;
 
     #[test]
     fn the_same_plan_finds_the_same() {

@@ -7,7 +7,7 @@ use memtide_model::{Amount, Budget, Bytes, Class, Commitment, Config, MIB, Share
 
 use crate::seeds::draw::{Draw, later};
 use crate::seeds::{need, self_deflations, starts_with};
-use crate::setup::{GuestSetup, HostSpec, Setup, WhenFull};
+use memtide_sim::setup::{GuestSetup, HostSpec, Setup, WhenFull};
 
 /// The most guests of a setup. A problem with more guests also shows with these.
 const MOST_GUESTS: usize = 8;

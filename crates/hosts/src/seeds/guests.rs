@@ -7,7 +7,7 @@ use memtide_model::{Bytes, Span};
 
 use super::draw::{Draw, later, less};
 use super::judge::stands_still;
-use crate::setup::{Fault, GuestSetup};
+use memtide_sim::setup::{Fault, GuestSetup};
 
 /// Nothing rises, arrives or fails before this: memtide takes the guests over first.
 pub(super) const BEGINS: Span = Span::from_secs(30);

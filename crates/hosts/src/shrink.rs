@@ -9,7 +9,7 @@ use memtide_guest::{Course, File, Kernel, Program, Spec};
 use memtide_model::{Budget, Bytes, Config, MIB, Span};
 
 use crate::seeds::{need, starts_with};
-use crate::setup::{Fault, FaultKind, GuestSetup, HostSpec, Setup};
+use memtide_sim::setup::{Fault, FaultKind, GuestSetup, HostSpec, Setup};
 
 /// Rates that are easy to read, in MiB a second.
 const ROUND_RATES: [u64; 6] = [1, 10, 50, 100, 200, 500];

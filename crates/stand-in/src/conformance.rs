@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use memtide_model::{Absence, Bytes, GuestId, Reading, Request};
 use tokio::sync::oneshot;
 
-use crate::{Admitted, Backend, Control, DiscoverError, Fleet, Found, Seen, Wish};
+use memtide_vmm::{Admitted, Backend, Control, DiscoverError, Fleet, Found, Seen, Wish};
 
 /// The size of each guest with an empty balloon.
 pub const FULL: Bytes = Bytes::from_mib(512);

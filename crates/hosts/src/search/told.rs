@@ -6,9 +6,9 @@ use memtide_guest::{Course, Kernel, Spec};
 use memtide_model::{Bytes, Commitment, Span, counted};
 
 use super::ill::{Ill, worst_guest};
-use crate::run::{Manager, Outcome};
-use crate::scenario::{Bound, Promise, part_done, percent, total_work, work, write};
-use crate::setup::Setup;
+use memtide_sim::scenario::{Bound, Promise, part_done, percent, total_work, work, write};
+use memtide_sim::setup::Setup;
+use memtide_sim::{Manager, Outcome};
 
 /// The kind of a setup: everything in it beyond quiet guests.
 pub(crate) fn shape(setup: &Setup) -> BTreeSet<&'static str> {
@@ -57,7 +57,7 @@ fn role(spec: &Spec) -> &'static str {
 pub(crate) fn named(setup: &Setup) -> Setup {
     let mut named = setup.clone();
     let mut guests: Vec<_> = std::mem::take(&mut named.guests);
-    let first_like = |guests: &[crate::setup::GuestSetup], index: usize| {
+    let first_like = |guests: &[memtide_sim::setup::GuestSetup], index: usize| {
         guests.iter().position(|other| other.spec == guests[index].spec).unwrap_or(index)
     };
     let order: Vec<usize> = (0..guests.len()).map(|index| first_like(&guests, index)).collect();
@@ -80,7 +80,7 @@ pub(crate) fn named(setup: &Setup) -> Setup {
 
 /// The problem of `own` against the `best` other manager, in a sentence.
 pub(super) fn about(ill: Ill, setup: &Setup, own: &Outcome, best: Option<&Outcome>) -> String {
-    let sum = |run: &Outcome, of: fn(&crate::measure::GuestMeasures) -> u64| -> u64 {
+    let sum = |run: &Outcome, of: fn(&memtide_sim::measure::GuestMeasures) -> u64| -> u64 {
         run.guests.iter().map(of).sum()
     };
     let manager = own.manager;
@@ -138,7 +138,7 @@ fn promise(ill: Ill, setup: &Setup, own: &Outcome, best: Option<&Outcome>, fails
         Manager::Memtide(commitment) => Some(commitment),
         _ => None,
     };
-    let most = |of: fn(&crate::measure::GuestMeasures) -> u64| {
+    let most = |of: fn(&memtide_sim::measure::GuestMeasures) -> u64| {
         best.into_iter().flat_map(|best| &best.guests).map(of).max().unwrap_or(0)
     };
     // Ten seconds more than the best other manager.

@@ -1,23 +1,26 @@
-//! `memtide simulate --faults`: random hosts with faults, one for each seed.
+//! `memtide-lab seeds`: random hosts with faults, one for each seed.
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::Write as _;
 use std::ops::Range;
 use std::path::Path;
-use std::process::ExitCode;
-use std::sync::atomic::Ordering;
 use std::thread;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use memtide_sim::seeds::{self, Failure, Violation};
+use memtide_hosts::seeds::{self, Failure, Violation};
 
-use super::{UNEXPECTED, interrupt, told};
+use crate::wait::check_interrupt;
 
-/// Tries all seeds, prints the failures, and writes them as scenarios into `out`.
-pub fn command(range: Range<u64>, json: bool, out: Option<&Path>) -> Result<ExitCode> {
-    let (stopped, all) = (interrupt::listen()?, range.end - range.start);
-    let goes_on = || !stopped.load(Ordering::Relaxed);
+/// Tries all seeds, prints the failures, and writes them as scenarios into `out`. Whether nothing went wrong. An interrupt ends it with what was
+/// found so far.
+///
+/// # Errors
+/// If the files cannot be written.
+pub fn command(range: Range<u64>, json: bool, out: Option<&Path>) -> Result<bool> {
+    let all = range.end - range.start;
+    let goes_on = || check_interrupt().is_ok();
     if let Some(out) = out {
         fs::create_dir_all(out).with_context(|| format!("cannot create the directory {}", out.display()))?;
     }
@@ -34,15 +37,16 @@ pub fn command(range: Range<u64>, json: bool, out: Option<&Path>) -> Result<Exit
     });
     bar.finish_and_clear();
     if !goes_on() {
-        eprintln!("memtide: stopped early, after {} of {all} seeds", sweep.seeds);
+        eprintln!("memtide-lab: stopped early, after {} of {all} seeds", sweep.seeds);
     }
     let text = if json { format!("{}\n", serde_json::to_string(&sweep)?) } else { sweep.to_string() };
-    told::print(&text)?;
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
     if let Some(out) = out {
         let written = write(&small(&sweep.failures, &goes_on), out)?;
-        told::print(if json { "" } else { &written })?;
+        stdout.write_all(if json { "" } else { &written }.as_bytes())?;
     }
-    Ok(if sweep.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(UNEXPECTED) })
+    Ok(sweep.failures.is_empty())
 }
 
 /// Those of different kinds, made small.
@@ -73,7 +77,7 @@ fn write(found: &[Violation], out: &Path) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use memtide_sim::seeds::WrongKind;
+    use memtide_hosts::seeds::WrongKind;
 
     use super::*;
 

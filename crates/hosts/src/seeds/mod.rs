@@ -24,8 +24,8 @@ use std::sync::Arc;
 use memtide_guest::{Course, Guest, Spec};
 use memtide_model::{Amount, Budget, Bytes, Class, Commitment, Config, KsmMode, Share, Span};
 
-use crate::setup::{EqualMemory, Fault, GuestSetup, HostSpec, Setup, WhenFull};
 use draw::{Draw, later};
+use memtide_sim::setup::{EqualMemory, Fault, GuestSetup, HostSpec, Setup, WhenFull};
 
 pub use judge::{RIGHT_WITHIN, Wrong, WrongKind, judge, quiet_from};
 pub use sweep::{Failure, Sweep, sweep};

@@ -1,13 +1,15 @@
 //! Random setups with faults: nothing goes wrong in them, except for seeds that are known to fail.
 //!
-//! The test reports each failing seed with its problems. `memtide simulate --faults` tries many more seeds, and
-//! `FAULT_SEED=17 cargo test -p memtide-sim --test faults -- --nocapture` shows one of them.
+//! The test reports each failing seed with its problems. `memtide-lab seeds` tries many more seeds, and
+//! `FAULT_SEED=17 cargo test -p memtide-hosts --test faults -- --nocapture` shows one of them.
 use std::collections::BTreeMap;
 use std::mem::discriminant;
 
+use memtide_hosts::seeds::{faulty, need, quiet_from, sweep};
 use memtide_model::{Commitment, Fence, Span};
-use memtide_sim::seeds::{faulty, need, quiet_from, sweep};
+use memtide_sim::scenario::write;
 use memtide_sim::setup::{FaultKind, Lie};
+use memtide_sim::{Manager, Scenario};
 
 /// The number of seeds to try.
 const SEEDS: u64 = 200;
@@ -37,7 +39,7 @@ fn nothing_goes_wrong_but_what_is_known() {
             failure.wrong.iter().map(|wrong| wrong.text.as_str()).collect::<Vec<_>>().join("\n  ")
         );
         told += &format!(
-            "  FAULT_SEED={} cargo test -p memtide-sim --test faults shows it alone\n",
+            "  FAULT_SEED={} cargo test -p memtide-hosts --test faults shows it alone\n",
             failure.seed
         );
     }
@@ -109,5 +111,18 @@ fn setups_fit_and_end_in_quiet() {
         let quiet = setup.lasts.as_millis() - quiet_from(&setup).as_millis();
         assert!(quiet >= 360_000, "seed {seed}: quiet for {quiet} ms");
         assert_eq!(setup, faulty(seed), "a seed gives one setup");
+    }
+}
+
+#[test]
+fn what_is_written_reads_back() {
+    for seed in 0..300 {
+        let setup = faulty(seed);
+        let text =
+            write("A \"random\" one.", &setup, Some(setup.config.commitment), &[]).expect("a scenario");
+        let read = Scenario::parse(&text).expect("a scenario");
+        assert_eq!(read.about, "A \"random\" one.");
+        assert_eq!(read.commitments, [Manager::Memtide(setup.config.commitment)]);
+        assert_eq!((read.setup.guests, read.setup.faults), (setup.guests, setup.faults), "seed {seed}");
     }
 }

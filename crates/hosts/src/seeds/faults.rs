@@ -5,7 +5,7 @@ use memtide_model::{Bytes, Fence, Span};
 use super::draw::{Draw, later};
 use super::guests::BEGINS;
 use super::need;
-use crate::setup::{Fault, FaultKind, GuestSetup, Lie};
+use memtide_sim::setup::{Fault, FaultKind, GuestSetup, Lie};
 
 /// The kinds of faults, without their numbers.
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,7 @@ use memtide_model::{Commitment, Span, counted};
 use serde::Serialize;
 
 use super::{Wrong, faulty, judge};
-use crate::run::{Manager, Options, run};
+use memtide_sim::{Manager, Options, run};
 
 /// The result of a sweep over seeds. It does not depend on the number of threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

@@ -13,11 +13,11 @@ use super::judge::unpreventable;
 use super::{
     Failure, RIGHT_WITHIN, Wrong, WrongKind, faulty, judge, need, quiet_from, self_deflations, starts_with,
 };
-use crate::run::{Manager, Options, run};
-use crate::scenario::{Bound, Promise, name_of, write};
 use crate::search::told::{named, shape};
-use crate::setup::Setup;
 use crate::shrink::shrink;
+use memtide_sim::scenario::{Bound, Promise, name_of, write};
+use memtide_sim::setup::Setup;
+use memtide_sim::{Manager, Options, run};
 
 /// The most setups to try for each failure.
 const RUNS: u64 = 400;
@@ -125,7 +125,7 @@ mod tests {
     use memtide_model::Config;
 
     use super::*;
-    use crate::scenario::Scenario;
+    use memtide_sim::Scenario;
 
     #[test]
     fn what_goes_wrong_is_made_small_and_its_file_breaks_the_bound() {

@@ -7,7 +7,7 @@ use memtide_model::{Amount, Budget, Bytes, MIB, Share, Span};
 
 use super::plausible::{add_role, boots_first, guest, is_plausible};
 use crate::seeds::draw::Draw;
-use crate::setup::Setup;
+use memtide_sim::setup::Setup;
 
 /// The most attempts to get a plausible setup.
 const TRIES: usize = 20;
@@ -149,8 +149,8 @@ fn scaled(draw: &mut Draw, time: Span, by: &[u64]) -> Span {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::write;
     use crate::search::plausible;
+    use memtide_sim::scenario::write;
 
     #[test]
     fn changed_setups_stay_plausible_and_can_be_written() {

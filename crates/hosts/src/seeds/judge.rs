@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use super::draw::later;
 use super::{faults_of, need, uses_always};
-use crate::run::Outcome;
-use crate::setup::{Fault, FaultKind, GuestSetup, Setup};
-use crate::words::seconds;
+use memtide_sim::Outcome;
+use memtide_sim::setup::{Fault, FaultKind, GuestSetup, Setup};
+use memtide_sim::words::seconds;
 
 /// Nothing may be wrong from this long after the beginning of the quiet phase.
 pub const RIGHT_WITHIN: Span = Span::from_secs(180);
