@@ -19,11 +19,11 @@ pub enum Extent {
     Full,
     /// Without the tests that start real guests.
     Quick,
-    /// Without any tests.
+    /// Without tests, except that of a daemon without confinement.
     Checks,
 }
 
-/// The daemon can be built without the libraries that confine it. It then says so.
+/// The test that a daemon built without the confining libraries says so.
 const WITHOUT_CONFINEMENT: &str =
     "test --package memtide-daemon --no-default-features --lib --quiet -- confine::";
 
@@ -129,10 +129,10 @@ fn stages(extent: Extent) -> Vec<Stage> {
         stage("tidy", Work::Tidy),
         stage("clippy", with_tool("clippy", "clippy --workspace --all-targets -- -D warnings")),
         stage("docs", docs),
-        stage("without confinement", cargo(WITHOUT_CONFINEMENT)),
         stage("licences", Work::Licences),
         stage("cargo deny", with_tool("deny", "deny check licenses bans sources")),
         stage("golden", Work::Golden),
+        stage("without confinement", cargo(WITHOUT_CONFINEMENT)),
     ];
     match extent {
         Extent::Full => list.push(stage("tests", Work::Make("test"))),
@@ -227,10 +227,10 @@ mod tests {
                 "tidy",
                 "clippy",
                 "docs",
-                "without confinement",
                 "licences",
                 "cargo deny",
                 "golden",
+                "without confinement",
                 "tests"
             ]
         );

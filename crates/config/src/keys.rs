@@ -83,7 +83,9 @@ const BELOW_A_CLASS: (&[&str], &str) = (CLASS_KEYS, "below a class, as [class.de
 const ABOVE_TABLES: (&[&str], &str) = (TOP_KEYS, "above the first line that begins with \"[\"");
 
 pub(crate) const TOP: Kind = Kind { keys: TOP_KEYS, elsewhere: &[BELOW_A_CLASS] };
-const POLICY: Kind = Kind { keys: POLICY_KEYS, elsewhere: &[BELOW_A_CLASS] };
+const POLICY: Kind =
+    Kind { keys: POLICY_KEYS, elsewhere: &[(CLASS_KEYS, "below a class, as [memtide.class.default]")] };
+const SCENARIO_CLASS: Kind = Kind { keys: CLASS_KEYS, elsewhere: &[(POLICY_KEYS, "below [memtide]")] };
 pub(crate) const CLASS: Kind = Kind { keys: CLASS_KEYS, elsewhere: &[ABOVE_TABLES] };
 const GUEST: Kind = Kind { keys: &["name", "qmp"], elsewhere: &[ABOVE_TABLES, BELOW_A_CLASS] };
 const JOURNAL: Kind = Kind { keys: &["dir", "max"], elsewhere: &[ABOVE_TABLES, BELOW_A_CLASS] };
@@ -100,7 +102,7 @@ pub(crate) fn settings(file: &DeTable<'_>, accounts: &Accounts) -> Result<Settin
     })?;
     let budget = "\"host\" or a size in quotes, as in budget = \"48 GiB\"";
     config.budget = file.read("budget", config.budget, |key| key.parsed(budget))?;
-    policy(&file, config, accounts)?;
+    policy(&file, config, &Place::daemon(accounts))?;
     let ends = [("keep", OnExit::Keep), ("release", OnExit::Release)];
     config.on_exit = file.read("on_exit", config.on_exit, |key| key.one_of(&ends))?;
     config.users = file.read("users", users::system(accounts), |key| key.users(accounts))?;
@@ -118,18 +120,40 @@ pub(crate) fn settings(file: &DeTable<'_>, accounts: &Accounts) -> Result<Settin
     Ok(settings)
 }
 
-/// What the table `entries` named `name` says of the policy, on a host without accounts. All else is as in `config`.
+/// Where the keys of the policy stand, for people.
+struct Place<'a> {
+    /// The users and groups of the host, if it is a real one.
+    accounts: &'a Accounts,
+    class: Kind,
+    a_class: &'static str,
+    /// The memory that guests share.
+    memory: &'static str,
+}
+
+impl<'a> Place<'a> {
+    const fn daemon(accounts: &'a Accounts) -> Self {
+        Self { accounts, class: CLASS, a_class: A_CLASS, memory: "the budget" }
+    }
+
+    const fn scenario(nobody: &'a Accounts) -> Self {
+        let a_class = "[memtide.class.NAME] with one bracket on each side before the keys of each class";
+        Self { accounts: nobody, class: SCENARIO_CLASS, a_class, memory: "the host's memory" }
+    }
+}
+
+/// Reads the table `entries`, called `name`, of a scenario into `config`. There are no accounts: of the words in `users`, only `system` and numbers have
+/// a meaning.
 pub(crate) fn policy_of(
     entries: &DeTable<'_>,
     name: &str,
     begins: usize,
     config: &mut Config,
 ) -> Result<(), Mistake> {
-    policy(&Table::below(name, begins, entries, POLICY)?, config, &Accounts::default())
+    policy(&Table::below(name, begins, entries, POLICY)?, config, &Place::scenario(&Accounts::default()))
 }
 
 /// Everything that decisions depend on.
-fn policy(file: &Table<'_>, config: &mut Config, accounts: &Accounts) -> Result<(), Mistake> {
+fn policy(file: &Table<'_>, config: &mut Config, place: &Place<'_>) -> Result<(), Mistake> {
     let promises = [("strict", Commitment::Strict), ("elastic", Commitment::Elastic)];
     config.commitment = file.read("commitment", config.commitment, |key| key.one_of(&promises))?;
     config.reserve = file.read("reserve", config.reserve, |key| reserve(key, config.budget))?;
@@ -144,8 +168,8 @@ fn policy(file: &Table<'_>, config: &mut Config, accounts: &Accounts) -> Result<
     config.ksm = file.read("ksm", config.ksm, |key| ksm(key, config.ksm))?;
     config.states = file.read("states", config.states, |key| states(key, config.states))?;
     if let Some(classes) = file.get("class") {
-        for (name, class) in classes.named(A_CLASS)? {
-            config.classes.insert(name.into(), self::class(name, &class, config.budget, accounts)?);
+        for (name, class) in classes.named(place.a_class)? {
+            config.classes.insert(name.into(), self::class(name, &class, config.budget, place)?);
         }
     }
     Ok(())
@@ -227,8 +251,8 @@ fn ksm_cpu(key: &Entry<'_>) -> Result<Share, Mistake> {
 
 const A_CLASS: &str = "[class.NAME] with one bracket on each side before the keys of each class";
 
-fn class(name: &str, class: &Entry<'_>, budget: Budget, accounts: &Accounts) -> Result<Class, Mistake> {
-    let keys = class.table(A_CLASS, CLASS)?;
+fn class(name: &str, class: &Entry<'_>, budget: Budget, place: &Place<'_>) -> Result<Class, Mistake> {
+    let keys = class.table(place.a_class, place.class)?;
     let default = Class::default();
     let limit = keys.read("limit", default.limit, limit)?;
     let reservation = keys.read("reservation", default.reservation, |key| {
@@ -238,8 +262,11 @@ fn class(name: &str, class: &Entry<'_>, budget: Budget, accounts: &Accounts) -> 
                 Err(key
                     .wrong(format!("{reservation} is above the limit {limit}: lower it, or raise the limit")))
             }
-            (_, Budget::Size(budget)) if reservation > budget => Err(key
-                .wrong(format!("{reservation} is above the budget {budget}: lower it, or raise the budget"))),
+            (_, Budget::Size(budget)) if reservation > budget => {
+                let memory = place.memory;
+                Err(key
+                    .wrong(format!("{reservation} is above {memory} {budget}: lower it, or raise {memory}")))
+            }
             _ => Ok(reservation),
         }
     })?;
@@ -247,7 +274,7 @@ fn class(name: &str, class: &Entry<'_>, budget: Budget, accounts: &Accounts) -> 
         0 => Err(key.wrong("at least 1; use manage = false to leave guests alone")),
         shares => Ok(shares),
     })?;
-    let (patterns, users) = members(name, &keys, accounts)?;
+    let (patterns, users) = members(name, &keys, place.accounts)?;
     let read = Class {
         patterns,
         users,

@@ -24,6 +24,6 @@ mod words;
 
 pub use error::ConfigError;
 pub use keys::{LONGEST_SOCKET_PATH, keys, policy_keys};
-pub use load::{Misplaced, read_policy};
+pub use load::{MistakeAt, read_policy};
 pub use settings::{DEFAULT_PATH, DEFAULT_SOCKET, GuestSettings, JournalSettings, Overrides, Settings};
 pub use words::changes;

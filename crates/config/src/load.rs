@@ -91,15 +91,23 @@ fn in_spite_of_mistakes<T>(path: &Path, look: impl FnOnce(&DeTable<'_>) -> T) ->
     Ok(look(file.get_ref()))
 }
 
-/// The mistake in a table that another program's file has: line and column, counted from 1, and what to write instead.
-pub type Misplaced = (usize, usize, String);
+/// A mistake in a file, and its place, counted from 1.
+#[derive(Debug)]
+pub struct MistakeAt {
+    /// The line.
+    pub line: usize,
+    /// The column.
+    pub column: usize,
+    /// The mistake and its correction, in one line.
+    pub message: String,
+}
 
-/// Reads what the table `name` in the file `text` says of the policy: the keys of memtide.toml that decisions depend on. It changes only what it
-/// names. Returns whether it names the commitment. Nothing is read of a file without this table.
+/// Reads the table `name` of the TOML file `text`, a scenario: the keys of memtide.toml that affect decisions. Keys that the table leaves out keep their
+/// value in `config`. Returns whether the table sets `commitment`. Without this table, nothing changes.
 ///
 /// # Errors
-/// If a key is unknown, or has a value that it cannot have.
-pub fn read_policy(text: &str, name: &str, config: &mut Config) -> Result<bool, Misplaced> {
+/// If the text is not TOML, `name` is not a table, a key is unknown, or a value is not allowed.
+pub fn read_policy(text: &str, name: &str, config: &mut Config) -> Result<bool, MistakeAt> {
     let mut read = || {
         let file = DeTable::parse(text).map_err(|error| Mistake::of_toml(text, &error))?;
         let Some((key, table)) = file.get_ref().get_key_value(name) else { return Ok(false) };
@@ -110,5 +118,8 @@ pub fn read_policy(text: &str, name: &str, config: &mut Config) -> Result<bool, 
         keys::policy_of(entries, name, at, config)?;
         Ok(entries.contains_key("commitment"))
     };
-    read().map_err(|mistake: Mistake| mistake.explain(text))
+    read().map_err(|mistake: Mistake| {
+        let (line, column, message) = mistake.explain(text);
+        MistakeAt { line, column, message }
+    })
 }

@@ -19,7 +19,7 @@ use crate::confine::Confinement;
 use crate::endpoint::{self, Endpoint, EndpointError};
 use crate::helpers::journal::{Failure, Left};
 use crate::journal::Journal;
-use crate::live::{LiveError, LiveWorld, People, Rights};
+use crate::live::{LiveError, LiveWorld, Rights, Shared};
 use crate::orders::Orders;
 use crate::routes;
 use crate::signals::Signals;
@@ -94,7 +94,7 @@ pub fn run(
         wake.clone(),
         woken,
         opened,
-        People { history: history.clone(), orders: orders.clone() },
+        Shared { history: history.clone(), orders: orders.clone() },
     )?;
     drop(guard);
     let engine = Engine::new(world, settings.config.clone());

@@ -1,6 +1,6 @@
 //! Random hosts for the simulator.
 //!
-//! **Problem.** People write only scenarios for situations that they can imagine.
+//! **Problem.** People write scenarios only for situations that they can imagine.
 //!
 //! - [`seeds`]: hosts with faults, one for each seed, and the promises that must hold on them;
 //! - [`search`]: hosts without faults on which memtide does worse than another manager;

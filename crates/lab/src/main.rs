@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::io::{ErrorKind, Write};
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,14 +16,15 @@ use memtide_lab::experiments::experiment::{Effort, Entry, Options};
 use memtide_lab::guest::probe;
 use memtide_lab::machine::lab::{ForQemu, Lab};
 use memtide_lab::machine::places;
+use memtide_lab::output::print;
 use memtide_lab::output::screen::Screen;
 use memtide_lab::{search, seeds, wait};
 
 const AFTER: &str = "\
 Exit codes: 0 done, and memtide kept what it promises; 1 an error; 2 a mistake in the command line; 3 done, but memtide \
-did not keep what it promises; 4 this machine lacks something that is needed; 130 interrupted.";
+did not keep what it promises; 4 this machine lacks something that is needed; 130 interrupted (`seeds` and `search`: 0 or 3, for what they found so far).";
 
-/// Real guests: the demo, experiments, and what they need.
+/// The demo and experiments on real guests, and simulations of random hosts.
 #[derive(Parser)]
 #[command(version, after_help = AFTER)]
 struct Arguments {
@@ -170,22 +171,17 @@ fn run(command: &Command, screen: &Screen) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::List => {
-            let mut out = std::io::stdout().lock();
-            match experiments::ALL.iter().try_for_each(|experiment| list(&mut out, experiment)) {
-                // Its reader has seen enough.
-                Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
-                written => written?,
-            }
+            print(&experiments::ALL.iter().map(list).collect::<String>())?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Calibrate { out } => calibrate(out.as_deref()),
         Command::Seeds { first, count, json, out } => {
             let right = seeds::command(*first..first.saturating_add(*count), *json, out.as_deref())?;
-            Ok(kept(right))
+            Ok(exit_code(right))
         }
         Command::Search { seed, starts, minutes, out } => {
             let most = Duration::from_secs(minutes * 60);
-            Ok(kept(search::command(*seed, *starts, most, out)?))
+            Ok(exit_code(search::command(*seed, *starts, most, out)?))
         }
         Command::Demo(choices) => conduct("demo", choices, screen),
         Command::Run { name, choices } => conduct(name, choices, screen),
@@ -214,12 +210,12 @@ fn conduct(name: &str, choices: &Choices, screen: &Screen) -> anyhow::Result<Exi
     for failure in &outcome.failures {
         eprintln!("memtide-lab: {failure}");
     }
-    Ok(kept(outcome.failures.is_empty()))
+    Ok(exit_code(outcome.failures.is_empty()))
 }
 
 /// The exit code: whether memtide kept what it promises.
-fn kept(promises: bool) -> ExitCode {
-    if promises { ExitCode::SUCCESS } else { ExitCode::from(3) }
+fn exit_code(is_kept: bool) -> ExitCode {
+    if is_kept { ExitCode::SUCCESS } else { ExitCode::from(3) }
 }
 
 fn calibrate(out: Option<&Path>) -> anyhow::Result<ExitCode> {
@@ -229,15 +225,16 @@ fn calibrate(out: Option<&Path>) -> anyhow::Result<ExitCode> {
     println!("{}", calibrate::table(&all).plain());
     println!("plots: {}", dir.display());
     let too_far = all.iter().any(|one| one.error.median > calibrate::MOST_MEDIAN);
-    Ok(kept(!too_far))
+    Ok(exit_code(!too_far))
 }
 
-fn list(out: &mut impl Write, experiment: &Entry) -> std::io::Result<()> {
-    writeln!(out, "{:<12} {}", experiment.name, experiment.about)?;
+/// The efforts of an experiment, for people.
+fn list(experiment: &Entry) -> String {
+    let mut text = format!("{:<12} {}\n", experiment.name, experiment.about);
     for (name, effort) in [("--quick", Effort::Quick), ("", Effort::Usual), ("--full", Effort::Full)] {
         let minutes = experiment.minutes(effort);
         let arms: Vec<String> = (experiment.arms)(effort).into_iter().map(|arm| arm.key).collect();
-        writeln!(out, "  {name:<8} about {minutes:>2} min: {}", arms.join(", "))?;
+        let _ = writeln!(text, "  {name:<8} about {minutes:>2} min: {}", arms.join(", "));
     }
-    Ok(())
+    text
 }

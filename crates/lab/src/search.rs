@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -12,12 +11,13 @@ use memtide_hosts::search::{Plan, Progress, search};
 use memtide_model::counted;
 use memtide_sim::Manager;
 
+use crate::output::print;
 use crate::wait::check_interrupt;
 
 /// The number of scenarios that are kept.
 const FINDINGS: usize = 5;
 
-/// Searches for at most the time `most`, then shrinks the worst findings and writes them into `out`. Whether it found none. An interrupt ends it with
+/// Searches for at most the time `most`, then shrinks the worst findings and writes them into `out`. Returns `true` if it found none. An interrupt ends it with
 /// what was found so far.
 ///
 /// # Errors
@@ -49,7 +49,7 @@ pub fn command(seed: u64, starts: u64, most: Duration, out: &Path) -> Result<boo
     if found.is_empty() {
         text.push_str("found no host on which memtide does worse than the best other manager\n");
     }
-    std::io::stdout().lock().write_all(text.as_bytes())?;
+    print(&text)?;
     Ok(found.is_empty())
 }
 

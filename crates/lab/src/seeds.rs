@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Write as _;
 use std::ops::Range;
 use std::path::Path;
 use std::thread;
@@ -11,9 +10,10 @@ use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use memtide_hosts::seeds::{self, Failure, Violation};
 
+use crate::output::print;
 use crate::wait::check_interrupt;
 
-/// Tries all seeds, prints the failures, and writes them as scenarios into `out`. Whether nothing went wrong. An interrupt ends it with what was
+/// Tries all seeds, prints the failures, and writes them as scenarios into `out`. Returns `true` if nothing went wrong. An interrupt ends it with what was
 /// found so far.
 ///
 /// # Errors
@@ -40,12 +40,12 @@ pub fn command(range: Range<u64>, json: bool, out: Option<&Path>) -> Result<bool
         eprintln!("memtide-lab: stopped early, after {} of {all} seeds", sweep.seeds);
     }
     let text = if json { format!("{}\n", serde_json::to_string(&sweep)?) } else { sweep.to_string() };
-    let mut stdout = std::io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    if let Some(out) = out {
-        let written = write(&small(&sweep.failures, &goes_on), out)?;
-        stdout.write_all(if json { "" } else { &written }.as_bytes())?;
-    }
+    let written = match out {
+        Some(out) => write(&small(&sweep.failures, &goes_on), out)?,
+        None => String::new(),
+    };
+    print(&text)?;
+    print(if json { "" } else { &written })?;
     Ok(sweep.failures.is_empty())
 }
 

@@ -156,7 +156,7 @@ pub struct GuestSeen {
     pub id: GuestId,
     /// The guest's process on the host.
     pub pid: u32,
-    /// The real user of this process, as the kernel says; `None` if it did not.
+    /// The real user of this process; `None` if the kernel did not tell.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub user: Option<u32>,
     /// The VMM that runs the guest.

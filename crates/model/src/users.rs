@@ -37,6 +37,12 @@ impl Users {
         Self { words, ranges }
     }
 
+    /// The list as the operator wrote it.
+    #[must_use]
+    pub fn words(&self) -> &[String] {
+        &self.words
+    }
+
     /// Whether the list has this user.
     #[must_use]
     pub fn have(&self, user: Option<u32>) -> bool {

@@ -44,7 +44,7 @@ pub fn take_untouched(scene: &Scene, guests: &[Guest<'_>], gives: &[bool]) -> Op
             && takes(untouched(scene, guest)) <= FORESEES
     };
     let all = guests.iter().enumerate().filter(may);
-    let (index, guest) = all.max_by_key(|(index, guest)| (may_come(scene, guest), Reverse(*index)))?;
+    let (index, guest) = all.max_by_key(|(index, guest)| (likely_gives(scene, guest), Reverse(*index)))?;
     let untouched = untouched(scene, guest);
     if gives[index] || untouched.min(can_give(scene, guest)) < guest.dead_band() {
         return None;
@@ -70,8 +70,8 @@ fn can_give(scene: &Scene, guest: &Guest<'_>) -> Bytes {
     resident.saturating_sub(floor(scene, guest, Bytes::ZERO))
 }
 
-/// Its idle memory, and the part of its page cache that is likely to be cold.
-fn may_come(scene: &Scene, guest: &Guest<'_>) -> Bytes {
+/// Its idle memory, and the page cache that is likely to be cold.
+fn likely_gives(scene: &Scene, guest: &Guest<'_>) -> Bytes {
     let cache = can_give(scene, guest).min(guest.need.cache_held);
     let idle = can_give(scene, guest).saturating_sub(cache);
     idle.saturating_add(activity::likely_cold(cache, &guest.next.activity))

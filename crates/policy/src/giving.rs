@@ -227,6 +227,7 @@ fn size_without(scene: &Scene, guest: &Guest<'_>, donor: &Donor, gives: Bytes) -
 /// Urgently: all page cache that nobody was seen to need, in proportion to what is likely to be cold ([`crate::activity`]); then the rest of it,
 /// in proportion.
 fn squeeze_all(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], left: &mut Left) {
+    // The busiest first: see [`steps`].
     let mut order: Vec<&mut Donor> = donors.iter_mut().collect();
     order.sort_by_key(|donor| Reverse((activity::uses(&guests[donor.index].next.activity), donor.index)));
     // Needed cache is worth only memory in use, and an emergency.
@@ -278,8 +279,9 @@ struct Take {
     cold: Bytes,
 }
 
-/// What each donor gives of `wanted`, in proportion to what is likely to be cold. A share of less than the least step is left to the donors after it,
-/// whose cache is more likely to be cold; so is what a donor cannot give. The rest comes from those that can give more, the last ones first.
+/// The step of each donor, in proportion to its page cache that is likely to be cold. Donors are sorted by CPU use, the busiest first. If a donor's share is less than
+/// the least step, or more than it can give, the later donors get the rest. What then remains comes from donors that can give more, the last one
+/// first, even if their share was too small.
 fn steps(
     scene: &Scene,
     guests: &[Guest<'_>],

@@ -60,15 +60,15 @@ pub struct Scene {
     pub returning: Bytes,
 }
 
-/// What was found of a host before its scene.
+/// The facts about a host from which its scene is made.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct HostFacts {
     /// Its ledger.
     pub ledger: Ledger,
     /// The number of its guests.
     pub guests: usize,
     /// Its state.
-    pub host: HostState,
+    pub state: HostState,
     /// The growth that is expected of its guests.
     pub expected: Expected,
     /// The reaction time.
@@ -90,14 +90,15 @@ impl Scene {
         let entries = guests.iter().map(|guest| &guest.entry);
         let ledger = Ledger::new(config, &seen.host, reserve, entries, expected);
         let host = host_state::judge(config, state, &seen.host, &ledger, seen.taken_at);
-        let found = Found { ledger, guests: guests.len(), host, expected, reaction: growth.reaction };
-        Self::of(config, seen.taken_at, &seen.host, found)
+        let facts =
+            HostFacts { ledger, guests: guests.len(), state: host, expected, reaction: growth.reaction };
+        Self::of(config, seen.taken_at, &seen.host, facts)
     }
 
     /// The scene of a host.
     #[must_use]
-    pub fn of(config: &Config, now: Moment, seen: &HostSeen, found: Found) -> Self {
-        let Found { ledger, guests, host, expected, reaction } = found;
+    pub fn of(config: &Config, now: Moment, seen: &HostSeen, facts: HostFacts) -> Self {
+        let HostFacts { ledger, guests, state: host, expected, reaction } = facts;
         let growing = expected.present.min(ledger.exposures);
         let covered = config.commitment == Commitment::Strict && ledger.room.short.is_zero();
         let emergency = host == HostState::Low && !covered;

@@ -55,7 +55,7 @@ impl Arrived {
     }
 }
 
-/// What a search needs to know of a guest beside its need.
+/// What a search needs to know of a guest besides its need.
 #[derive(Clone, Copy, Debug)]
 pub struct Listening {
     /// How far its last step has come.

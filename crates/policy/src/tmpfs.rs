@@ -25,7 +25,7 @@ use crate::guest::Guest;
 use crate::host_state;
 use crate::ledger::Ledger;
 use crate::purse::Purse;
-use crate::scene::{self, Scene};
+use crate::scene::{HostFacts, Scene};
 use crate::wish::Wish;
 
 /// A tmpfs that binds its guests.
@@ -59,14 +59,14 @@ pub fn bound(
     let bound = spaces.filter(binds).filter_map(|(tmpfs, space)| {
         let members = members.remove(&tmpfs.id)?;
         let before = state.tmpfs.get(&tmpfs.id).copied().unwrap_or_default();
-        let found = Found { tmpfs, space, before, members };
-        Some(Bound::new(config, found, &seen.host, scene, guests, growth))
+        let binding = Binding { tmpfs, space, before, members };
+        Some(Bound::new(config, binding, &seen.host, scene, guests, growth))
     });
     bound.collect()
 }
 
-/// A tmpfs that binds, as it was found.
-struct Found<'t> {
+/// A tmpfs that binds its guests, before its scene is known.
+struct Binding<'t> {
     tmpfs: &'t Tmpfs,
     space: Space,
     /// Its shortage at the last decision.
@@ -78,13 +78,13 @@ struct Found<'t> {
 impl Bound {
     fn new(
         config: &Config,
-        found: Found<'_>,
+        binding: Binding<'_>,
         host: &HostSeen,
         host_scene: &Scene,
         guests: &mut [Guest<'_>],
         growth: Growth,
     ) -> Self {
-        let Found { tmpfs, space, before, members } = found;
+        let Binding { tmpfs, space, before, members } = binding;
         let Ledger { capacity: whole, reserve, .. } = host_scene.ledger;
         let (scene, host) = lend(guests, &members, |inside| {
             let host = as_host(host, space, inside);
@@ -93,14 +93,9 @@ impl Bound {
             let entries = inside.iter().map(|guest| &guest.entry);
             let ledger = Ledger::new(config, &host, reserve, entries, expected);
             let state = host_state::by_free(config, before, &host, &ledger);
-            let found = scene::Found {
-                ledger,
-                guests: inside.len(),
-                host: state,
-                expected,
-                reaction: growth.reaction,
-            };
-            (Scene::of(config, host_scene.now, &host, found), host)
+            let facts =
+                HostFacts { ledger, guests: inside.len(), state, expected, reaction: growth.reaction };
+            (Scene::of(config, host_scene.now, &host, facts), host)
         });
         Self { id: tmpfs.id, members, scene, host, is_old: tmpfs.is_old() }
     }

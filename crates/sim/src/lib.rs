@@ -8,7 +8,7 @@
 //! [`World`](memtide_engine::World). A [`Manager`] is memtide with one of its commitments, another manager's rule, or nobody. An
 //! [`Outcome`] is the result of a run.
 //!
-//! This crate never imports `host` or `vmm`: nothing in it reads the machine that it runs on.
+//! Nothing in this crate reads the machine that it runs on. It links `host` only through `config`, for the keys of `[memtide]`, and never `vmm`.
 #![forbid(unsafe_code)]
 
 mod daemon;

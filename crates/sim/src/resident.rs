@@ -233,7 +233,7 @@ impl Resident {
         let mut seen = GuestSeen {
             id: self.id.clone(),
             pid: 1_000,
-            // A scenario does not say whose guests they are.
+            // A scenario names no users: all guests are root's.
             user: Some(0),
             backend: Backend::new("simulated"),
             capabilities: Capabilities::BALLOON,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use memtide_model::{Bytes, Config, Span};
-use memtide_sim::scenario::Mistake;
+use memtide_sim::scenario::{Mistake, write};
 use memtide_sim::setup::FaultKind;
 use memtide_sim::{Manager, Options, Scenario, run};
 
@@ -67,7 +67,7 @@ squeeze = false
 cache = "10%"
 cache_limit = "40%"
 share = true
-manage = true
+manage = false
 "#;
 
 #[test]
@@ -83,6 +83,8 @@ fn a_scenario_and_the_daemon_read_the_same_keys() {
     let read = scenario(&in_scenario).unwrap();
     assert_eq!(read.commitments, [Manager::ELASTIC]);
     let (budget, commitment) = (daemon.budget, daemon.commitment);
+    let written = write("", &read.setup, Some(commitment), &[]).unwrap();
+    assert_eq!(Scenario::parse(&written).unwrap().setup.config, read.setup.config, "{written}");
     assert_eq!(Config { budget, commitment, ..read.setup.config }, daemon);
     let told = |text: &str| scenario(text).unwrap_err().to_string();
     assert_eq!(
@@ -90,6 +92,12 @@ fn a_scenario_and_the_daemon_read_the_same_keys() {
         "2:11: memtide.reserve: it leaves nothing for guests: write less"
     );
     assert!(told("\nmode = \"manage\"").starts_with("2:1: unknown key `memtide.mode`: "), "the daemon's own");
+    let shares = told("\nshares = 1");
+    assert!(shares.ends_with("write it below a class, as [memtide.class.default]"), "{shares}");
+    let reserve = told("\n[memtide.class.default]\nreserve = \"1%\"");
+    assert!(reserve.ends_with("write it below [memtide]"), "{reserve}");
+    let large = told("\n[memtide.class.default]\nreservation = \"1 TiB\"");
+    assert!(large.ends_with("lower it, or raise the host's memory"), "{large}");
     assert!(told("\nresreve = \"1%\"").contains("did you mean `reserve`?"));
 }
 

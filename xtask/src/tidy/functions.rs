@@ -15,7 +15,7 @@ pub(super) const LONGEST: usize = 70;
 pub(super) const MOST_ARGUMENTS: usize = 7;
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    tree.files.iter().filter(|file| is_source(file)).flat_map(long_functions).collect()
+    tree.files.iter().filter(|file| is_source(file)).flat_map(findings).collect()
 }
 
 fn is_source(file: &SourceFile) -> bool {
@@ -23,7 +23,7 @@ fn is_source(file: &SourceFile) -> bool {
     file.is(".rs") && (of_crate || file.path.starts_with("xtask/src/"))
 }
 
-fn long_functions(file: &SourceFile) -> Vec<Finding> {
+fn findings(file: &SourceFile) -> Vec<Finding> {
     let parsed = match syn::parse_file(&file.text) {
         Ok(parsed) => parsed,
         Err(error) => return vec![file.finding(error.span().start().line, format!("is no Rust: {error}"))],
@@ -50,11 +50,18 @@ fn long_functions(file: &SourceFile) -> Vec<Finding> {
 /// The number of values that an argument holds.
 fn values(argument: &syn::FnArg) -> usize {
     match argument {
-        syn::FnArg::Typed(typed) => match &*typed.ty {
-            syn::Type::Tuple(tuple) => tuple.elems.len(),
-            _ => 1,
-        },
+        syn::FnArg::Typed(typed) => members(&typed.ty),
         syn::FnArg::Receiver(_) => 1,
+    }
+}
+
+/// The number of values in a value of this type, as far as they have no names.
+fn members(of: &syn::Type) -> usize {
+    match of {
+        syn::Type::Tuple(tuple) => tuple.elems.iter().map(members).sum::<usize>().max(1),
+        syn::Type::Reference(to) => members(&to.elem),
+        syn::Type::Paren(inner) => members(&inner.elem),
+        _ => 1,
     }
 }
 
@@ -125,6 +132,16 @@ mod tests {
         assert_eq!(found(&function("fn just_fits()", LONGEST)), []);
         let text = function("pub fn too_long()", LONGEST + 1);
         assert_eq!(found(&text), [(3, "`too_long` has 71 lines; at most 70".to_owned())]);
+    }
+
+    #[test]
+    fn counts_the_members_of_tuples() {
+        assert_eq!(found("fn f(&self, (a, b): (u8, u8), c: &(u8, (u8, u8)), d: u8) {}"), []);
+        let text = "fn f(&self, (a, b): (u8, u8), c: &(u8, (u8, u8)), d: u8, e: u8) {}";
+        assert_eq!(
+            found(text),
+            [(1, "`f` takes 8 values; at most 7: give them names in a struct".to_owned())]
+        );
     }
 
     #[test]

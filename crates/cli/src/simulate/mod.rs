@@ -45,7 +45,7 @@ pub struct Simulate {
     /// memtide's reserve, as in `5%` or `2 GiB`, whatever the scenario says.
     #[arg(long, value_name = "SIZE", value_parser = parse_reserve)]
     reserve: Option<Amount>,
-    /// Take `reserve`, `self_deflations`, `self_deflation_within`, `growth_prior`, `squeeze_every`, `states`, the classes and, if it is set there, `commitment` from this configuration file
+    /// Take `reserve`, `self_deflations`, `self_deflation_within`, `growth_prior`, `squeeze_every`, `ksm`, `states`, the classes and, if it is set there, `commitment` from this configuration file
     /// of the daemon. They replace those of the scenario. All other keys are ignored.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,

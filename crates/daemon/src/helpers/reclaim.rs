@@ -113,7 +113,7 @@ mod tests {
 
     use crate::helpers::ksm::Merger;
     use crate::helpers::split::Splitter;
-    use crate::live::{LiveWorld, People, Rights};
+    use crate::live::{LiveWorld, Rights, Shared};
     use crate::orders::Orders;
     use crate::routes::serve as serve_api;
     use crate::sources::Sources;
@@ -231,7 +231,7 @@ mod tests {
                 wake.clone(),
                 woken,
                 Rights { trigger: None, reclaimer, splitter: Splitter::none(), merger: Merger::none() },
-                People { history: history.clone(), orders: orders.clone() },
+                Shared { history: history.clone(), orders: orders.clone() },
             );
             let engine = Engine::new(world.unwrap(), settings.config);
             let directory = tempfile::tempdir().unwrap();

@@ -54,7 +54,7 @@ pub enum LiveError {
 
 /// What the world shares with the API.
 #[derive(Clone, Debug)]
-pub struct People {
+pub struct Shared {
     /// What is told of the guests.
     pub history: History,
     /// What operators ask for.
@@ -148,7 +148,7 @@ impl LiveWorld {
         wake: Sender<Wake>,
         woken: Receiver<Wake>,
         Rights { trigger, reclaimer, splitter, merger }: Rights,
-        people: People,
+        shared: Shared,
     ) -> Result<Self, LiveError> {
         let root = Root::system();
         let on_event = wake.clone();
@@ -187,8 +187,8 @@ impl LiveWorld {
             fleet,
             discover,
             outsiders: outsiders::Shown::default(),
-            history: people.history,
-            orders: people.orders,
+            history: shared.history,
+            orders: shared.orders,
             woken,
             config: settings.config.clone(),
             locks: GuestLocks::of_this_user(),

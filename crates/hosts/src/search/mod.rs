@@ -1,6 +1,6 @@
 //! A search for setups without faults in which memtide does worse than another manager, or than nobody.
 //!
-//! **Problem.** People only write scenarios for situations that they can imagine.
+//! **Problem.** People write scenarios only for situations that they can imagine.
 //!
 //! **Algorithm.**
 //! 1. Run random plausible setups (`plausible`) under memtide with each commitment, and under all other managers. `ill` measures how bad

@@ -48,6 +48,8 @@ const PATIENCE: Duration = Duration::from_secs(8);
 const ON_THE_WAY: Bytes = Bytes::from_mib(4);
 /// The interval in seconds at which somebody polled the second guest's statistics before.
 const FOUND_INTERVAL: u64 = 3;
+/// `O_APPEND`.
+const APPENDS: u32 = 0o2000;
 /// The bytes of a frame in the file when the daemon is killed in the middle of its write.
 const HALF: u64 = 100;
 
@@ -306,10 +308,17 @@ fn kill_in_write(daemon: Daemon, phase: Phase) {
     assert_eq!(reader.torn().is_some(), phase == Phase::MidWrite, "{}", segment.display());
 }
 
-/// The segment that the helper `pid` writes.
+/// The segment that the helper `pid` writes. While it starts, it reads the last life's.
 fn open_segment(daemon: &Daemon, pid: &str) -> Option<PathBuf> {
     let newest = segments(&daemon.journal()).unwrap().pop()?.canonicalize().ok()?;
-    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let appends = |fd: &fs::DirEntry| {
+        let info = Path::new("/proc").join(pid).join("fdinfo").join(fd.file_name());
+        let info = fs::read_to_string(info).unwrap_or_default();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+        flags
+            .is_some_and(|flags| u32::from_str_radix(flags.trim(), 8).is_ok_and(|flags| flags & APPENDS != 0))
+    };
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten().filter(appends);
     open.filter_map(|fd| fs::read_link(fd.path()).ok()).find(|file| *file == newest)
 }
 

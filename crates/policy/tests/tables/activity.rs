@@ -57,7 +57,8 @@ fn a_share_that_is_not_worth_a_step_is_left_to_the_guest_that_rests() {
     let decision = tick(&config, &last, &seen(60_000, 1_000, 180));
     assert_eq!(decision.report.host.state, HostState::Low);
     let asked: Vec<&str> = targets(&decision).iter().map(|(name, _)| *name).collect();
-    assert_eq!(asked, ["cold"], "each of the others has an eighth of what is wanted: 11 MiB");
+    // 87 MiB are wanted, and each of the others has 80 of 526 MiB that are likely to be cold: 13 MiB, less than the least step.
+    assert_eq!(asked, ["cold"]);
 }
 
 /// A host on which a guest grows by 100 MiB a second, beside two guests that have 500 of page cache each, and as much that they never touched. Within a

@@ -163,9 +163,9 @@ fn memtide(config: &Config, only: Option<Commitment>) -> String {
 
 fn class_table(name: &str, class: &Class) -> String {
     let default = Class::default();
-    let patterns = |patterns: &Vec<String>| {
-        let patterns: Vec<String> = patterns.iter().map(|pattern| quoted(pattern)).collect();
-        format!("[{}]", patterns.join(", "))
+    let list = |texts: &[String]| {
+        let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
+        format!("[{}]", texts.join(", "))
     };
     let limit = match class.limit {
         Limit::Max => None,
@@ -174,7 +174,8 @@ fn class_table(name: &str, class: &Class) -> String {
     table(
         &format!("[memtide.class.{}]", quoted(name)),
         &[
-            ("match", (class.patterns != default.patterns).then(|| patterns(&class.patterns))),
+            ("match", (class.patterns != default.patterns).then(|| list(&class.patterns))),
+            ("users", class.users.as_ref().map(|users| list(users.words()))),
             ("shares", unless(class.shares, default.shares, |shares| shares.to_string())),
             ("reservation", unless(class.reservation, default.reservation, size)),
             ("limit", limit),

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use memtide_config::read_policy;
+use memtide_config::{MistakeAt, read_policy};
 use memtide_guest::{Course, File as FileSpec, Kernel, Program as ProgramSpec, Spec};
 use memtide_model::{Budget, Bytes, Config, Fence, MIB, Span};
 use serde::Deserialize;
@@ -230,7 +230,7 @@ impl File {
         let guests = guests(&self.guest, text)?;
         let mut config = Config { budget: Budget::Size(self.host.spec().memory), ..Config::default() };
         let has_commitment = read_policy(text, "memtide", &mut config)
-            .map_err(|(line, column, message)| Mistake { line, column, message })?;
+            .map_err(|MistakeAt { line, column, message }| Mistake { line, column, message })?;
         let faults = faults(&self.fault, &guests, self.lasts.0, text)?;
         let commitments = match has_commitment {
             true => vec![Manager::Memtide(std::mem::take(&mut config.commitment))],
