@@ -172,7 +172,7 @@ fn runs_dry(guest: &Guest<'_>) -> Option<Bytes> {
     let used = guest.entry.held.saturating_sub(left);
     // What the next kernel uses after a reset is no growth, nor what is not remembered of the last run.
     let growth = match guest.before.told_since.and(guest.before.counters.as_ref()) {
-        Some(_) => guest.before.growth.recent.max(used.saturating_sub(guest.before.used)),
+        Some(_) => guest.next.growth.recent.max(used.saturating_sub(guest.before.used)),
         None => Bytes::ZERO,
     };
     let growth = growth.min(MOST_GROWTH.of(guest.full));
