@@ -4,7 +4,7 @@
 //! - An action that would break a promise is not carried out. Its guest stays as it is, and a warning says so. The other actions are carried
 //!   out.
 //! - In observe mode nothing is applied.
-//! - An action that was not carried out is not believed ([`settle`]).
+//! - What became of the actions is remembered once their answers are known ([`Policy::hears`]).
 //! - No guest and no journal can end the loop; only [`Wake::Stop`] can.
 
 use std::sync::Arc;

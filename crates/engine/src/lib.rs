@@ -11,7 +11,7 @@
 //! - [`Policy`]: decides, and checks plans. memtide has its own policy.
 //! - [`Step`]: one decision, the same in a live run, a simulation, a replay and a golden text.
 //! - [`Asking`]: chooses the guests to ask at a tick, and the questions.
-//! - [`settle`]: the state after the answers of all actions are known.
+//! - [`settle`]: the memory of KSM's governor after the answer to its order.
 //! - [`Board`]: the place from which everybody else reads the engine's last results.
 //! - [`journal`]: every decision on disk, bounded in size, readable after a crash.
 //! - [`resume`](fn@resume): the state that a run takes over from the journal of the former run.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use memtide_model::{Config, Decision, Plan, Refusal, Snapshot, State, Witness};
+use memtide_model::{Answer, Config, Decision, Plan, Refusal, Snapshot, State, Witness};
 
 /// A policy: it decides. The check of its plans is the same for every policy, except in tests.
 ///
@@ -15,6 +15,11 @@ pub trait Policy: fmt::Debug + Send + Sync {
 
     /// Chooses the next changes.
     fn decide(&self, config: &Config, state: &State, seen: &Snapshot) -> Decision;
+
+    /// Notes in `state`, which [`decide`](Self::decide) has returned, what became of the plan's actions. An action without an answer was not tried.
+    fn hears(&self, state: &mut State, seen: &Snapshot, plan: &Plan, answers: &[Answer]) {
+        memtide_policy::hears(state, seen, plan, answers);
+    }
 
     /// Lists the promises that single actions of a plan would break, in the order of the actions. These actions are refused, and the others may
     /// be carried out. `witness` is the check's own record, which has looked at the snapshot.

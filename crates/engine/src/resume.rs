@@ -16,11 +16,11 @@ use memtide_model::{
     Config, GuestState, KsmSettings, KsmState, Moment, Ordered, Record, Request, Search, State, Surge, Tick,
     Witness,
 };
+use memtide_policy::hears::DOUBT;
 use memtide_policy::witness;
 
 use crate::Replay;
 use crate::journal::{JournalError, Reader, segments};
-use crate::settle::DOUBT;
 
 /// The content of a journal that matters to the next run.
 #[derive(Debug, Default)]
@@ -205,27 +205,8 @@ fn note((state, witness): &mut (State, Witness), tick: &Tick) {
             state.ksm.found.get_or_insert(ksm.settings.to_put_back());
             state.ksm.written = Some(order.after(ksm.settings));
         }
-        let Some(guest) = action.guest() else { continue };
-        let remembered = state.guests.entry(guest.clone()).or_default();
-        match action.request {
-            Request::SetTarget(target) => {
-                remembered.target = Some(target);
-                remembered.target_set_at = Some(tick.seen.taken_at);
-            }
-            Request::PollStats(_) => {
-                let seen = tick.seen.guests.iter().find(|seen| seen.id == *guest);
-                remembered.polled_before = remembered.polled_before.or(seen.map(|seen| seen.told.polling));
-                remembered.polled_at = Some(tick.seen.taken_at);
-            }
-            Request::Reclaim(_)
-            | Request::Split
-            | Request::Trim(_)
-            | Request::Compact
-            | Request::LimitCache(_)
-            | Request::Merge(_)
-            | Request::Share(_) => {}
-        }
     }
+    memtide_policy::hears(state, &tick.seen, &tick.plan, &tick.answers);
     for seen in &tick.seen.guests {
         if let Some(remembered) = state.guests.get_mut(&seen.id) {
             remembered.actual = seen.actual();

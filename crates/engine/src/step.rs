@@ -74,6 +74,7 @@ impl Decider {
         step.answers = carry_out(self, &step)?;
         witness::hears(&mut self.witness, &step.seen, &step.plan, &step.answers);
         let mut settled = settle(&self.state, decided, &step.plan, &step.answers);
+        self.policy.hears(&mut settled, &step.seen, &step.plan, &step.answers);
         requests::note(&mut settled, &step.seen, &step.plan, &step.answers);
         let before = std::mem::replace(&mut self.state, settled);
         step.report_what_is_in_force(&self.state);

@@ -24,21 +24,38 @@ pub struct Action {
     /// The memory that should come back to the host; `None` if the request is not made for memory.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expects: Option<Yield>,
-    /// The reason.
+    /// The page cache that a step of the search takes with it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub takes: Option<Taken>,
+    /// It ends the hold of its guest.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub ends_hold: bool,
+    /// The reason, for people.
     pub reason: Reason,
+}
+
+/// A step of the search for the page cache that a guest needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    /// The page cache that the guest has.
+    pub has: Bytes,
+    /// The page cache that it keeps.
+    pub keeps: Bytes,
+    /// Nobody was in a hurry: what follows proves whether it was needed.
+    pub gently: bool,
 }
 
 impl Action {
     /// A request to `guest` that returns no memory.
     #[must_use]
     pub const fn of(guest: GuestId, request: Request, reason: Reason) -> Self {
-        Self { subject: Subject::Guest(guest), request, expects: None, reason }
+        Self { subject: Subject::Guest(guest), request, expects: None, takes: None, ends_hold: false, reason }
     }
 
     /// A request to the host that returns no memory at once.
     #[must_use]
     pub const fn of_host(request: Request, reason: Reason) -> Self {
-        Self { subject: Subject::Host, request, expects: None, reason }
+        Self { subject: Subject::Host, request, expects: None, takes: None, ends_hold: false, reason }
     }
 
     /// The guest that it is about.

@@ -12,9 +12,7 @@
 //!
 //! **Property.** An agent works on at most one request. No grant is paid with memory that an agent only promises.
 
-use memtide_model::{
-    Action, Agent, AgentAsked, BackOff, Bytes, Moment, Ordered, Reason, Request, Snapshot, Yield,
-};
+use memtide_model::{Action, Agent, BackOff, Bytes, Moment, Ordered, Reason, Request, Snapshot, Yield};
 
 use crate::constants::{COMPACT_EVERY, FIRST_PAUSE, FREED_ENOUGH, LEAST_STEP, LONGEST_PAUSE, SAID_AFTER};
 use crate::guest::Guest;
@@ -71,25 +69,25 @@ pub fn is_busy(guest: &Guest<'_>) -> bool {
     guest.next.agent.asked.is_some() || guest.seen.told.agent.latest().is_some_and(|agent| agent.busy)
 }
 
-/// The requests to agents that are right now, with the index of the guest of each: limits of page cache, compactions, and the trims that
+/// The requests to agents that are right now: limits of page cache, compactions, and the trims that
 /// the operator or the stages before ([`Guest::trim`]) have chosen.
 #[must_use]
-pub fn ask(scene: &Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<(Action, usize)> {
+pub fn ask(scene: &Scene, seen: &Snapshot, guests: &[Guest<'_>]) -> Vec<Action> {
     let (wanted, now) = (scene.wanted(), scene.now);
     let is_trim = |ordered| if let Ordered::Trim(bytes) = ordered { Some(bytes) } else { None };
     let trims = orders::ordered(seen, guests, is_trim);
     let mut actions = Vec::new();
-    for (index, guest) in guests.iter_mut().enumerate() {
+    for (index, guest) in guests.iter().enumerate() {
         let asked = match trims.get(&index) {
             Some(bytes) => ordered_trim(guest, *bytes),
             None => request(guest, wanted, now),
         };
         let Some((request, bytes, reason)) = asked else { continue };
-        let ended = guest.seen.told.agent.latest().map_or(0, |agent| agent.ended);
-        guest.next.agent.asked = Some(AgentAsked { at: now, request, bytes, ended });
         let expects = (!bytes.is_zero()).then_some(Yield { bytes, within: SAID_AFTER });
         let action = Action::of(guest.seen.id.clone(), request, reason);
-        actions.push((Action { expects, ..action }, index));
+        // The balloon's step, if there is one, is the one that is watched.
+        let takes = guest.taken.filter(|_| !guest.is_squeezed && matches!(request, Request::Trim(_)));
+        actions.push(Action { expects, takes, ..action });
     }
     actions
 }

@@ -7,7 +7,7 @@
 //!
 //! **Property.** A guest keeps its memory in use with headroom, and the page cache that it was seen to need.
 
-use memtide_model::{Bytes, Commitment, HostState, Reason};
+use memtide_model::{Bytes, Commitment, HostState, Reason, Taken};
 
 use crate::constants::{GENTLE, LEAST_STEP, WATCHED};
 use crate::guest::Guest;
@@ -84,7 +84,7 @@ fn step(scene: &Scene, guest: &mut Guest<'_>, index: usize) -> Option<Wish> {
         return None;
     }
     if cache < guest.need.cache_held {
-        search::take(&mut guest.next.search, &guest.need, cache, true, scene.now);
+        guest.taken = Some(Taken { has: guest.need.cache_held, keeps: cache, gently: true });
         guest.is_squeezed = true;
     }
     let reason = Reason::SqueezeStep { cache, demand: guest.need.with(cache), wanted: Bytes::ZERO };

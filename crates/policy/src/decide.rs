@@ -1,8 +1,6 @@
 //! The decision, in numbered steps.
 
-use memtide_model::{
-    Config, Decision, GuestId, GuestState, KsmState, Mode, Moment, Plan, Request, Snapshot, State,
-};
+use memtide_model::{Config, Decision, GuestId, GuestState, KsmState, Mode, Moment, Plan, Snapshot, State};
 
 use crate::constants::SCANS_SETTLE;
 use crate::entitlement::{by_shares, entitle};
@@ -60,8 +58,8 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     }
     scene.count(&guests);
     // 5. Who gives, who grows. 6. In which order, and paid by what.
-    let (mut plan, about) = match config.mode {
-        Mode::Observe => (Plan::default(), Vec::new()),
+    let mut plan = match config.mode {
+        Mode::Observe => Plan::default(),
         Mode::Manage => {
             let (mut cheap, mut wishes) = (Vec::new(), Vec::new());
             if is_host_read {
@@ -69,18 +67,17 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
                 wishes = pacing::wishes(&scene, &bound, &mut guests);
                 fetch::fetch(&scene, seen, &guests, &mut wishes);
                 probe::hold_back(&guests, &mut wishes);
-                cheap.extend(agent::ask(&scene, seen, &mut guests));
+                cheap.extend(agent::ask(&scene, seen, &guests));
             }
             phases::order(&scene, seen, (&guests, &bound), (cheap, wishes))
         }
     };
-    // 7. Remember, and say why.
-    remember(&mut guests, &plan, &about, now);
+    // 7. Say why. What became of the plan is remembered once its answers are known ([`crate::hears`]).
     // KSM serves the whole host, and no guest's size depends on it.
     let (ksm, ksm_report) =
         ksm::decide(config, &state.ksm, (&seen.host.ksm, sharing::awaits(&guests, now)), (now, &mut plan));
-    sharing::order((config, &ksm), (&scene, seen), &mut guests, &mut plan);
-    let report = report(config, (&scene, &bound), seen, &guests, ksm_report);
+    sharing::order((config, &ksm), (&scene, seen), &guests, &mut plan);
+    let report = report(config, (&scene, &bound), seen, (&guests, &plan), ksm_report);
     let state = next_state(state, seen, (&scene, &bound), (growth, ksm), guests);
     Decision { plan, state, report }
 }
@@ -126,32 +123,6 @@ fn hear(guest: &mut Guest<'_>, now: Moment) {
     (guest.next.search, guest.heard) = search::listen(guest.before, &guest.next, &guest.need, seen, now);
     guest.need.cache = guest.next.search.needs;
     guest.next.cache = guest.need.cache_held;
-}
-
-/// Records the state that the next decision needs.
-fn remember(guests: &mut [Guest<'_>], plan: &Plan, about: &[usize], now: Moment) {
-    assert_eq!(plan.actions.len(), about.len(), "each action is about a guest");
-    for (action, &index) in plan.actions.iter().zip(about) {
-        let guest = &mut guests[index];
-        match action.request {
-            Request::SetTarget(target) => guest.is_asked(target, action.reason, now),
-            Request::PollStats(_) => {
-                guest.polled_now = true;
-                let found = guest.before.polled_before.unwrap_or(guest.seen.told.polling);
-                guest.next.polled_before = Some(found);
-                guest.next.polled_at = Some(now);
-            }
-            Request::Reclaim(_) => guest.next.last_reason = Some((now, action.reason)),
-            // `split` and `agent` have noted theirs. The host's is no guest's.
-            _ => {}
-        }
-    }
-    // A hold has not ended if nobody could be told.
-    for guest in guests.iter_mut().filter(|guest| guest.hold_ends.is_some()) {
-        if let Some(hold) = guest.was_held.filter(|_| guest.next.target_set_at != Some(now)) {
-            guest.stays_held(hold);
-        }
-    }
 }
 
 fn next_state(

@@ -21,7 +21,7 @@
 
 use std::cmp::Reverse;
 
-use memtide_model::{Bytes, Commitment, HostState, Moment, Reason};
+use memtide_model::{Bytes, Commitment, HostState, Moment, Reason, Taken};
 
 use crate::constants::{GENTLE, GENTLE_EVERY, HURT_PAUSE, LEAST_HEADROOM, LEAST_STEP, PIECES, TOLERANCE};
 use crate::guest::Guest;
@@ -309,9 +309,10 @@ fn steps(
         if left.is_zero() {
             break;
         }
-        let more = left.max(least_step(&guests[donor.index])).min(can(donor, take).saturating_sub(*step));
-        *step = step.saturating_add(more);
-        left = left.saturating_sub(more);
+        let counted = (*step).min(donor.counts);
+        let least = least_step(&guests[donor.index]).saturating_sub(*step);
+        *step = step.saturating_add(left.max(least)).min(can(donor, take));
+        left = left.saturating_sub((*step).min(donor.counts).saturating_sub(counted));
     }
     steps
 }
@@ -323,7 +324,7 @@ fn least_step(guest: &Guest<'_>) -> Bytes {
 
 /// Without urgency: one step of one guest, if no other step is being watched.
 fn squeeze_one(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], left: Left) {
-    if guests.iter().any(|guest| search::is_taken(&guest.next.search)) {
+    if guests.iter().any(|guest| search::is_taken(&guest.next.search) || guest.taken.is_some()) {
         return;
     }
     let may_take = |guest: &Guest<'_>| {
@@ -388,7 +389,7 @@ fn squeeze(
         if is_gentle {
             // What the agent drops is free memory, and the guest gives it as such.
             donor.cache = donor.cache.saturating_sub(trim);
-            search::take(&mut guest.next.search, &guest.need, donor.cache, is_gentle, scene.now);
+            guest.taken = Some(Taken { has: guest.need.cache_held, keeps: donor.cache, gently: true });
             return;
         }
     }
@@ -409,7 +410,7 @@ fn squeeze(
         _ => size.min(in_need),
     };
     donor.size = donor.size.min(size);
-    search::take(&mut guest.next.search, &guest.need, donor.cache, is_gentle, scene.now);
+    guest.taken = Some(Taken { has: guest.need.cache_held, keeps: donor.cache, gently: is_gentle });
     guest.is_squeezed = true;
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use memtide_model::{
     Absence, AgentAsked, Bounds, Bytes, Class, Config, GuestId, GuestSeen, GuestState, Hold, Keeps, Moment,
-    Order, PageSize, Reason, Request, Span, Verdict, Withheld,
+    Order, PageSize, Request, Span, Taken, Verdict, Withheld,
 };
 
 use crate::constants::{BOOTS, REACTS_WITH, RESET_SETTLES, TOLERANCE};
@@ -50,7 +50,9 @@ pub struct Guest<'a> {
     pub need: Need,
     /// What its search for page cache heard.
     pub heard: Option<Heard>,
-    /// Whether this decision takes page cache from it.
+    /// The step of the search that this decision takes.
+    pub taken: Option<Taken>,
+    /// Whether its balloon takes page cache.
     pub is_squeezed: bool,
     /// Page cache that its agent should drop.
     pub trim: Option<Bytes>,
@@ -60,8 +62,6 @@ pub struct Guest<'a> {
     pub given: Bytes,
     /// What its tmpfs can spare for comfort.
     pub calm: Bytes,
-    /// Whether this decision sets the interval of its statistics.
-    pub polled_now: bool,
     /// The size that its shares alone would give it if every guest needed all that it could get.
     pub by_shares: Bytes,
     /// Stage 2: its fair share. It may grow to this size at once.
@@ -125,12 +125,12 @@ impl<'a> Guest<'a> {
             hold_ends: None,
             need: Need::default(),
             heard: None,
+            taken: None,
             is_squeezed: false,
             trim: None,
             gives: false,
             given: Bytes::ZERO,
             calm: Bytes::MAX,
-            polled_now: false,
             by_shares: entry.held,
             entitlement: entry.held,
         }
@@ -148,7 +148,7 @@ impl<'a> Guest<'a> {
         self.left_alone.is_none()
     }
 
-    /// Whether it is managed, and no hold stands or has just ended.
+    /// Whether it is managed, and no hold stands or ends now.
     #[must_use]
     pub fn is_free(&self) -> bool {
         self.is_managed() && self.next.hold.is_none() && self.hold_ends.is_none()
@@ -195,23 +195,15 @@ impl<'a> Guest<'a> {
 
     /// Ends its hold for the guest (`None` for the host) and the lack in `lacking`.
     pub(crate) fn is_managed_again(&mut self, lacking: (Option<GuestId>, Bytes)) {
-        self.next.hold = None;
         self.left_alone = None;
         self.hold_ends = Some(lacking);
-    }
-
-    /// Keeps its hold after all.
-    pub(crate) fn stays_held(&mut self, hold: Hold) {
-        self.next.hold = Some(hold);
-        self.left_alone = Some(Verdict::Held(hold));
-        self.hold_ends = None;
     }
 
     /// Memory beyond what its shares alone would give it, which it keeps because somebody else deflated its balloon. A guest that may
     /// deflate its own balloon may have done so itself.
     #[must_use]
     pub fn unordered(&self) -> Bytes {
-        match self.next.hold {
+        match self.next.hold.filter(|_| self.hold_ends.is_none()) {
             Some(Hold { keeps: Keeps::Foreign { from, .. }, .. }) if !self.deflates_itself() => {
                 self.entry.held.saturating_sub(from.max(self.by_shares))
             }
@@ -294,22 +286,6 @@ impl<'a> Guest<'a> {
         let silent = self.before.counters.is_none() && self.need.used.is_none();
         let booting = now.since(self.before.polled_at.unwrap_or(self.next.first_seen)) < BOOTS;
         self.is_managed() && silent && booting
-    }
-
-    /// Remembers that it was asked to keep `target`.
-    pub fn is_asked(&mut self, target: Bytes, reason: Reason, now: Moment) {
-        if self.before.target != Some(target) {
-            let distance = self.entry.actual.abs_diff(target);
-            // A guest that makes no progress does not start anew when its target is corrected in the same direction.
-            let same_way = (target > self.entry.actual) == (self.entry.target > self.entry.actual);
-            let since = self.next.stuck.progress_at.filter(|_| same_way).unwrap_or(now);
-            self.next.stuck.distance = distance;
-            self.next.stuck.progress_at = (distance > TOLERANCE).then_some(since);
-        }
-        self.next.gain = gain::asked(&self.next.gain, self.seen, target);
-        self.next.target = Some(target);
-        (self.next.target_set_at, self.next.target_set_from) = (Some(now), self.entry.actual);
-        self.next.last_reason = Some((now, reason));
     }
 
     /// The sizes that meet each tier of its need, within its bounds (see [`crate::tiers`]).

@@ -20,6 +20,8 @@
 //! gives only memory beyond its share. False statistics gain a guest no more than its entitlement. In an elastic commitment
 //! they gain it no more than it has, as long as no other guest lacks memory that cannot wait.
 //!
+//! A decision remembers what was seen. What became of its plan is remembered once the answers are known ([`hears()`]).
+//!
 //! [`check()`] tests each plan against the promises again. It shares no function with [`decide()`].
 #![forbid(unsafe_code)]
 
@@ -37,6 +39,7 @@ mod fetch;
 pub mod gain;
 pub mod giving;
 pub mod guest;
+pub mod hears;
 pub mod hold;
 pub mod host_state;
 pub mod ksm;
@@ -60,3 +63,4 @@ pub mod wish;
 
 pub use check::{Violation, check, witness};
 pub use decide::decide;
+pub use hears::hears;

@@ -22,17 +22,16 @@ use crate::scene::Scene;
 use crate::tmpfs::Bound;
 use crate::wish::Wish;
 
-/// The plan, and the index of the guest of each action.
+/// The plan.
 #[must_use]
 pub fn order(
     scene: &Scene,
     seen: &Snapshot,
     (guests, bound): (&[Guest<'_>], &[Bound]),
-    (cheap, mut wishes): (Vec<(Action, usize)>, Vec<Wish>),
-) -> (Plan, Vec<usize>) {
+    (cheap, mut wishes): (Vec<Action>, Vec<Wish>),
+) -> Plan {
     let mut actions = Vec::new();
-    let mut about = Vec::new();
-    for (index, guest) in guests.iter().enumerate() {
+    for guest in guests {
         let slow = match guest.seen.told.polling {
             Polling::Off => true,
             Polling::Every(span) => span > REPORTS_EVERY,
@@ -41,18 +40,13 @@ pub fn order(
         if slow && guest.is_managed() {
             let poll = Request::PollStats(REPORTS_EVERY);
             actions.push(Action::of(guest.seen.id.clone(), poll, Reason::NeedStats));
-            about.push(index);
         }
     }
     for (index, bytes) in ordered_reclaim(seen, guests) {
         let action = Action::of(guests[index].seen.id.clone(), Request::Reclaim(bytes), Reason::Ordered);
         actions.push(Action { expects: Some(Yield { bytes, within: SAID_AFTER }), ..action });
-        about.push(index);
     }
-    for (action, index) in cheap {
-        actions.push(action);
-        about.push(index);
-    }
+    actions.extend(cheap);
     let gives = |wish: &Wish| guests[wish.index].entry.target.saturating_sub(wish.target);
     let lacks = |wish: &Wish| wish.target.saturating_sub(guests[wish.index].entry.held);
     let grows = |wish: &Wish| wish.target > guests[wish.index].entry.target;
@@ -78,11 +72,12 @@ pub fn order(
             let target = target.round_down(guest.step());
             let expects = expected_yield(guest, target);
             let action = Action::of(guest.seen.id.clone(), Request::SetTarget(target), wish.reason);
-            actions.push(Action { expects, ..action });
-            about.push(wish.index);
+            let takes = guest.taken.filter(|_| guest.is_squeezed && !grows(&wish));
+            let ends_hold = guest.hold_ends.is_some();
+            actions.push(Action { expects, takes, ends_hold, ..action });
         }
     }
-    (Plan { actions }, about)
+    Plan { actions }
 }
 
 /// The reclaims that the operator ordered, with the guest of each: the last order counts. A guest that only a hold protects can be reclaimed

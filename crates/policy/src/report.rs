@@ -1,11 +1,11 @@
 //! The report of a decision: the ledger, and the reasons for each guest's size.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use memtide_model::{
-    Absence, Bytes, Commitment, Config, GuestReport, HostReport, KsmReport, Mode, Report, Savings,
-    SelfDeflations, Snapshot, Tmpfs, TmpfsId, TmpfsReport, Verdict,
+    Absence, Bytes, Commitment, Config, GuestId, GuestReport, HostReport, KsmReport, Mode, Plan, Report,
+    Request, Savings, SelfDeflations, Snapshot, Tmpfs, TmpfsId, TmpfsReport, Verdict,
 };
 
 use crate::guest::Guest;
@@ -19,14 +19,15 @@ pub fn report(
     config: &Config,
     (scene, bound): (&Scene, &[Bound]),
     seen: &Snapshot,
-    guests: &[Guest<'_>],
+    (guests, plan): (&[Guest<'_>], &Plan),
     ksm: Option<KsmReport>,
 ) -> Report {
     let ledger = &scene.ledger;
+    let acts = Acts::of(plan);
     let mut savings = Savings::default();
     let reported = guests.iter().map(|guest| {
         save(&mut savings, guest);
-        guest_report(config, (scene, bound), guest)
+        guest_report(config, (scene, bound), guest, &acts)
     });
     let reports = reported.collect();
     let mut in_tmpfs: BTreeMap<TmpfsId, u32> = BTreeMap::new();
@@ -99,8 +100,14 @@ fn save(savings: &mut Savings, guest: &Guest<'_>) {
     savings.ballooning = savings.ballooning.saturating_add(beyond_use.saturating_sub(headroom));
 }
 
-fn guest_report(config: &Config, (scene, bound): (&Scene, &[Bound]), guest: &Guest<'_>) -> GuestReport {
+fn guest_report(
+    config: &Config,
+    (scene, bound): (&Scene, &[Bound]),
+    guest: &Guest<'_>,
+    acts: &Acts<'_>,
+) -> GuestReport {
     let entry = &guest.entry;
+    let changed_to = acts.targets.get(&guest.seen.id).copied();
     GuestReport {
         id: guest.seen.id.clone(),
         class: Arc::clone(guest.class_name),
@@ -117,15 +124,36 @@ fn guest_report(config: &Config, (scene, bound): (&Scene, &[Bound]), guest: &Gue
             .saturating_sub(guest.need.used.unwrap_or_default().saturating_add(guest.need.cache)),
         demand: guest.need.total().min(guest.bounds.limit()),
         entitlement: guest.entitlement,
-        target: guest.next.target,
+        target: changed_to.or(guest.next.target),
         unordered: guest.unordered().min(scene.ledger.room.short),
         bound_by: guest.seen.tmpfs.filter(|id| bound.iter().any(|bound| bound.id == *id)),
-        verdict: verdict(config, scene, guest),
+        verdict: verdict(config, scene, guest, acts),
     }
 }
 
-fn verdict(config: &Config, scene: &Scene, guest: &Guest<'_>) -> Verdict {
-    let changed_to = guest.next.target.filter(|_| guest.next.target_set_at == Some(scene.now));
+/// What a plan does to guests.
+struct Acts<'p> {
+    targets: BTreeMap<&'p GuestId, Bytes>,
+    polled: BTreeSet<&'p GuestId>,
+}
+
+impl<'p> Acts<'p> {
+    fn of(plan: &'p Plan) -> Self {
+        let mut acts = Self { targets: BTreeMap::new(), polled: BTreeSet::new() };
+        for action in &plan.actions {
+            let Some(guest) = action.guest() else { continue };
+            match action.request {
+                Request::SetTarget(target) => drop(acts.targets.insert(guest, target)),
+                Request::PollStats(_) => drop(acts.polled.insert(guest)),
+                _ => {}
+            }
+        }
+        acts
+    }
+}
+
+fn verdict(config: &Config, scene: &Scene, guest: &Guest<'_>, acts: &Acts<'_>) -> Verdict {
+    let changed_to = acts.targets.get(&guest.seen.id).copied();
     if let Some(verdict) = &guest.left_alone {
         return verdict.clone();
     }
@@ -133,7 +161,11 @@ fn verdict(config: &Config, scene: &Scene, guest: &Guest<'_>) -> Verdict {
         return Verdict::Observed;
     }
     if let Some((lacking, lacks)) = guest.hold_ends.clone() {
-        return Verdict::HoldEnds { lacking, lacks };
+        // Nobody could be told: it has not ended.
+        return match (changed_to, guest.next.hold) {
+            (None, Some(hold)) => Verdict::Held(hold),
+            _ => Verdict::HoldEnds { lacking, lacks },
+        };
     }
     let stuck = &guest.next.stuck;
     if let Some(until) = stuck.until.filter(|until| scene.now < *until) {
@@ -146,7 +178,7 @@ fn verdict(config: &Config, scene: &Scene, guest: &Guest<'_>) -> Verdict {
     if let Some(why) = &guest.withheld {
         return Verdict::Withheld(why.clone());
     }
-    if guest.polled_now {
+    if acts.polled.contains(&guest.seen.id) {
         return Verdict::PollingStarted;
     }
     if guest.need.used.is_none() {

@@ -16,7 +16,7 @@
 //!
 //! **Property.** A guest has at most one trial at a time, and each trial ends.
 
-use memtide_model::{Bytes, GuestState, Moment, Search, Span, Trial, TrialKind};
+use memtide_model::{Bytes, GuestState, Moment, Search, Span, Taken, Trial, TrialKind};
 
 use crate::constants::{
     BLIND_KEEPS, FIRST_DEAF, FOLLOWS, GRANT_WATCHED, HURT_PAUSE, LEAST_GRANT, LEAST_STEP,
@@ -194,18 +194,18 @@ pub fn gentle_step(may_take: Bytes) -> Bytes {
     STEP.of(may_take).max(LEAST_STEP).min(may_take)
 }
 
-/// Notes that the guest keeps only `cache` from now on. Needed cache that is taken urgently proves nothing: the guest gets it back later.
-pub fn take(search: &mut Search, need: &Need, cache: Bytes, is_gentle: bool, now: Moment) {
-    if cache < search.needs && !is_gentle {
+/// Notes a step. Needed cache that is taken urgently proves nothing: the guest gets it back later.
+pub fn take(search: &mut Search, taken: Taken, now: Moment) {
+    if taken.keeps < search.needs && !taken.gently {
         search.trial = None;
         return;
     }
     let from = match search.trial {
         // Steps that follow each other too fast to be watched are one step.
-        Some(Trial { kind: TrialKind::Taken, from, .. }) => from.max(need.cache_held),
-        _ => need.cache_held,
+        Some(Trial { kind: TrialKind::Taken, from, .. }) => from.max(taken.has),
+        _ => taken.has,
     };
-    search.needs = search.needs.min(cache);
+    search.needs = search.needs.min(taken.keeps);
     search.trial =
         Some(Trial { kind: TrialKind::Taken, from, at: now, arrived_at: None, scanned: Bytes::ZERO });
 }

@@ -18,11 +18,11 @@ use crate::constants::LONGEST_PAUSE;
 use crate::guest::Guest;
 use crate::scene::Scene;
 
-/// Adds the orders that are right now to the plan, and notes them in the guests.
+/// Adds the orders that are right now to the plan.
 pub fn order(
     (config, ksm): (&Config, &KsmState),
     (scene, seen): (&Scene, &Snapshot),
-    guests: &mut [Guest<'_>],
+    guests: &[Guest<'_>],
     plan: &mut Plan,
 ) {
     let is_ours = config.governs_ksm() && ksm.foreign_since.is_none();
@@ -30,14 +30,13 @@ pub fn order(
     let free = scene.ledger.free().min(scene.until_danger);
     let room = free.saturating_sub(scene.growing).saturating_sub(scene.wanted());
     let mut is_busy = guests.iter().any(|guest| comes_apart(guest, scene.now));
-    for guest in guests.iter_mut().filter(|guest| is_to_be_asked(guest, scene.now)) {
+    for guest in guests.iter().filter(|guest| is_to_be_asked(guest, scene.now)) {
         let shares = guest.class.share;
         let apart = apart(guest, host);
         if !shares && !apart.is_zero() && (is_busy || apart > room) {
             continue;
         }
         is_busy |= !shares && !apart.is_zero();
-        guest.next.share_asked_at = Some(scene.now);
         let reason = if shares { KsmReason::Shares } else { KsmReason::DoesNotShare { apart } };
         let action = Action::of(guest.seen.id.clone(), Request::Share(shares), Reason::Ksm(reason));
         plan.actions.push(action);

@@ -20,10 +20,10 @@ use crate::constants::{FIRST_PAUSE, HIDDEN_SPLITS, LEAST_STEP, LONGEST_PAUSE, SP
 use crate::guest::Guest;
 use crate::scene::Scene;
 
-/// The splits that are right now, with the index of the guest of each. Notes in the scene how much memory they, and those before them,
+/// The splits that are right now. Notes in the scene how much memory they, and those before them,
 /// should return.
 #[must_use]
-pub fn ask(scene: &mut Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<(Action, usize)> {
+pub fn ask(scene: &mut Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<Action> {
     let inflated_at = guests.iter().filter_map(tore_at).max();
     for guest in guests.iter_mut() {
         watch(seen, guest, inflated_at, scene.now);
@@ -54,14 +54,13 @@ pub fn ask(scene: &mut Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<
         if counts(&guests[index]) {
             returning = returning.saturating_add(bytes);
         }
-        splits.push((split(&mut guests[index], bytes, wanted, scene.now), index));
+        splits.push(split(&guests[index], bytes, wanted));
     }
     scene.returning = returning.min(torn);
     splits
 }
 
-fn split(guest: &mut Guest<'_>, torn: Bytes, wanted: Bytes, now: Moment) -> Action {
-    guest.next.splits.asked = Some(Asked { at: now, torn, least: torn });
+fn split(guest: &Guest<'_>, torn: Bytes, wanted: Bytes) -> Action {
     let action = Action::of(guest.seen.id.clone(), Request::Split, Reason::Torn { torn, wanted });
     Action { expects: Some(Yield { bytes: torn, within: SPLIT_EVERY }), ..action }
 }

@@ -3,10 +3,9 @@
 
 mod common;
 
-use common::{Host, Resident, broken, config, elastic, guest, id, lines, mib, snapshot, told};
+use common::{Host, Resident, broken, config, decide, elastic, guest, id, lines, mib, snapshot, told};
 use memtide_guest::{File, Spec};
 use memtide_model::{Absence, Amount, Config, GuestSeen, Hold, Keeps, Moment, Reading, Share, Span};
-use memtide_policy::decide;
 
 fn resident<'a>(host: &'a Host, name: &str) -> &'a Resident {
     host.guests.iter().find(|guest| guest.name == name).unwrap()

@@ -14,13 +14,13 @@ use memtide_model::{
     Proof, Reading, Report, Request, Snapshot, Span, State, Subject,
 };
 
+use memtide_policy::Violation;
 use memtide_policy::tiers::{Bid, SelfDeflations, fill};
-use memtide_policy::{Violation, decide};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use random::{Table, case, quiet_case};
+use random::{Table, case, decide, quiet_case};
 
 const PAGE: Bytes = PAGE_4K.bytes();
 

@@ -333,12 +333,10 @@ fn decide(state: &State, seen: &Snapshot, target_of: impl Fn(&GuestId) -> Bytes)
         let changes = remembered.target.unwrap_or(guest.actual()) != target;
         if changes {
             plan.actions.push(Action::of(guest.id.clone(), Request::SetTarget(target), REASON));
-            remembered.target = Some(target);
-            remembered.target_set_at = Some(seen.taken_at);
-            remembered.last_reason = Some((seen.taken_at, REASON));
         }
         let verdict = if changes { Verdict::Shrunk } else { Verdict::Steady };
-        report.guests.push(reported(guest, remembered.target, verdict));
+        let target = if changes { Some(target) } else { remembered.target };
+        report.guests.push(reported(guest, target, verdict));
     }
     Decision { plan, state: next, report }
 }

@@ -10,7 +10,7 @@ use memtide_model::{
     Decision, Gain, GuestId, GuestSeen, GuestState, GuestStats, HostSeen, Mode, Moment, PAGE_4K, Plan,
     Polling, Proof, Reading, Request, Snapshot, Span, State, Told, WallClock, Witness,
 };
-use memtide_policy::{Violation, check, decide, witness};
+use memtide_policy::{Violation, check, hears, witness};
 
 pub const OVERHEAD: Bytes = Bytes::from_mib(60);
 
@@ -310,4 +310,12 @@ impl Host {
         }
         self.now - start
     }
+}
+
+/// A decision whose whole plan is carried out: its state has heard of it.
+pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
+    let mut decision = memtide_policy::decide(config, state, seen);
+    let answers = vec![Answer::Accepted; decision.plan.actions.len()];
+    hears(&mut decision.state, seen, &decision.plan, &answers);
+    decision
 }

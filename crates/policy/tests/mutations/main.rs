@@ -7,13 +7,13 @@ mod once_let_pass;
 
 use std::collections::BTreeSet;
 
-use common::{but, config, elastic, guest, id, mib, proved, snapshot, told};
+use common::{but, config, decide, elastic, guest, id, mib, proved, snapshot, told};
 use memtide_model::{
     Absence, Action, Agent, AgentMemory, Bytes, Config, Fence, Hold, Keeps, KsmMode, KsmOrder, KsmReason,
     KsmSeen, KsmSettings, Missed, Mode, Moment, Order, Ordered, Plan, Polling, Proof, Reading, Reason,
     Request, Share, Snapshot, Space, Span, State, Subject, Tmpfs, TmpfsId, Withheld, Witness, Witnessed,
 };
-use memtide_policy::{Violation, check, decide, witness};
+use memtide_policy::{Violation, check, witness};
 
 /// The input of `check`, valid until it is mutated.
 #[derive(Clone)]

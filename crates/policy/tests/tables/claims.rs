@@ -144,7 +144,7 @@ fn plans(commitment: Commitment, beside: &[GuestSeen]) -> Vec<Plan> {
             tmpfs: Vec::new(),
             orders: Vec::new(),
         };
-        let decision = memtide_policy::decide(&config, &state, &seen);
+        let decision = crate::common::decide(&config, &state, &seen);
         state = decision.state;
         let mut plan = decision.plan;
         plan.actions.retain(|action| action.guest().is_some_and(|id| id.name() != "liar"));

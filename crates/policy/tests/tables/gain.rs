@@ -1,7 +1,9 @@
 //! A guest gives little until the host is known to gain, and nothing any more once it was seen not to.
 
 use memtide_model::{Bytes, Config, Proof, Reading, Reason, Request, State, Verdict, Withheld, Witness};
-use memtide_policy::{check, decide, witness};
+use memtide_policy::{check, witness};
+
+use crate::common::decide;
 
 use super::common::{OVERHEAD, but, config, elastic, guest, id, mib, snapshot};
 

@@ -27,11 +27,10 @@ mod split;
 mod stuck;
 mod tmpfs;
 
-use common::{broken, config, deflating, id, proved, told};
+use common::{broken, config, decide, deflating, id, proved, told};
 use memtide_model::{
     Budget, Bytes, Class, Config, Decision, GuestReport, GuestState, Mode, Request, Snapshot, State,
 };
-use memtide_policy::decide;
 
 /// Decides, and checks the plan.
 fn tick(config: &Config, state: &State, seen: &Snapshot) -> Decision {

@@ -1,6 +1,6 @@
 //! The search for the page cache that a guest needs.
 
-use memtide_model::{Bytes, GuestState, Moment, Search, Span, Trial, TrialKind};
+use memtide_model::{Bytes, GuestState, Moment, Search, Span, Taken, Trial, TrialKind};
 use memtide_policy::evidence::Evidence;
 use memtide_policy::need::Need;
 use memtide_policy::search::{
@@ -34,7 +34,7 @@ fn stalls(need: Need) -> Need {
 /// A guest from which a step from 400 to 300 of cache was taken at 100 s; its balloon arrived at 101 s.
 fn taken() -> Search {
     let mut search = Search::default();
-    take(&mut search, &cached(400, 0), mib(300), true, at(100));
+    take(&mut search, Taken { has: mib(400), keeps: mib(300), gently: true }, at(100));
     hear(search, &cached(300, 0), 101).0
 }
 
@@ -88,7 +88,7 @@ fn nothing_is_heard_before_the_balloon_has_arrived_and_settled() {
 #[test]
 fn a_step_is_heard_once_its_balloon_has_arrived() {
     let mut search = Search::default();
-    take(&mut search, &cached(400, 0), mib(300), true, at(100));
+    take(&mut search, Taken { has: mib(400), keeps: mib(300), gently: true }, at(100));
     let heard = |arrived| {
         let search = hear_at(search, &cached(300, 0), 101, arrived).0;
         hear_at(search, &stalls(cached(300, 0)), 105, arrived).1
@@ -135,7 +135,7 @@ fn a_grant_that_does_not_lower_the_scans_proves_nothing() {
     assert_eq!((heard, search.needs, search.trial), (Some(Heard::Refuted), Bytes::ZERO, None));
     // For ten minutes its scans prove nothing; a stall does.
     let mut again = search;
-    take(&mut again, &cached(400, 20), mib(300), true, at(200));
+    take(&mut again, Taken { has: mib(400), keeps: mib(300), gently: true }, at(200));
     let again = hear(again, &cached(300, 0), 201).0;
     assert_eq!(hear(again, &cached(300, 50), 205).1, None);
     assert_eq!(hear(again, &stalls(cached(300, 0)), 205).1, Some(Heard::Hurt));
@@ -182,7 +182,7 @@ fn a_grant_that_helps_is_kept() {
 #[test]
 fn steps_that_follow_each_other_too_fast_are_one_step() {
     let mut search = taken();
-    take(&mut search, &cached(300, 30), mib(225), false, at(102));
+    take(&mut search, Taken { has: mib(300), keeps: mib(225), gently: false }, at(102));
     let search = hear(search, &cached(225, 0), 103).0;
     let (search, heard) = hear(search, &stalls(cached(225, 0)), 106);
     assert_eq!((heard, search.needs), (Some(Heard::Hurt), mib(400)));
@@ -191,7 +191,7 @@ fn steps_that_follow_each_other_too_fast_are_one_step() {
 #[test]
 fn needed_cache_that_is_taken_in_need_stays_needed() {
     let mut search = Search { needs: mib(400), ..Search::default() };
-    take(&mut search, &cached(400, 0), mib(200), false, at(100));
+    take(&mut search, Taken { has: mib(400), keeps: mib(200), gently: false }, at(100));
     assert_eq!((search.needs, search.trial), (mib(400), None));
 }
 
