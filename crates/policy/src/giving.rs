@@ -224,97 +224,45 @@ fn size_without(scene: &Scene, guest: &Guest<'_>, donor: &Donor, gives: Bytes) -
     }
 }
 
-/// Urgently: all page cache that nobody was seen to need, in proportion to what is likely to be cold ([`crate::activity`]); then the rest of it,
-/// in proportion.
+/// Urgently: page cache that is likely to be cold ([`crate::activity`]), then the rest that nobody was seen to need, then needed cache. The
+/// idlest guest gives first.
 fn squeeze_all(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], left: &mut Left) {
-    // The busiest first: see [`steps`].
     let mut order: Vec<&mut Donor> = donors.iter_mut().collect();
-    order.sort_by_key(|donor| Reverse((activity::uses(&guests[donor.index].next.activity), donor.index)));
-    // Needed cache is worth only memory in use, and an emergency.
-    for needed in [false, true] {
-        let may_take = |guest: &Guest<'_>, donor: &Donor| {
-            if !guest.class.squeeze || guest.need.used.is_none() {
-                Bytes::ZERO
-            } else if needed {
-                donor.cache.saturating_sub(guest.need.cache_kept)
-            } else {
-                search::unproven(&guest.next.search, &guest.need, guest.full)
-            }
-        };
-        let takes: Vec<Take> = order
-            .iter()
-            .map(|donor| {
-                let guest = &guests[donor.index];
-                let most = may_take(guest, donor);
-                let cold = match needed {
-                    _ if most < least_step(guest) => Bytes::ZERO,
-                    // It was seen to be in use.
-                    true => most,
-                    false => activity::likely_cold(most, &guest.next.activity),
-                };
-                Take { most, cold }
-            })
-            .collect();
-        let (wanted, all_cold) = (left.all, Bytes::sum(takes.iter().map(|take| take.cold)));
-        let part = if needed { left.urgent.min(left.for_used) } else { left.urgent };
-        let steps = steps(scene, guests, &order, &takes, part);
-        for ((donor, Take { most, cold }), step) in order.iter_mut().zip(takes).zip(steps) {
-            let guest = &mut guests[donor.index];
-            if step.is_zero() {
+    order.sort_by_key(|donor| (activity::uses(&guests[donor.index].next.activity), donor.index));
+    for part in [Cache::Cold, Cache::Unproven, Cache::Needed] {
+        let needed = part == Cache::Needed;
+        for donor in &mut order {
+            let wanted = if needed { left.urgent.min(left.for_used) } else { left.urgent };
+            let guest = &guests[donor.index];
+            let most = may_take(guest, donor, part);
+            let can = most.min(probe::may_give(guest, floor(scene, guest, donor.cache)));
+            if wanted.is_zero() || can < least_step(guest) || donor.counts.is_zero() {
                 continue;
             }
-            // An agent takes its time: it is asked for its part of all that is wanted, not only of what cannot wait.
-            let of_all = wanted.mul_div(cold.get(), all_cold.get().max(1));
-            let trim = if needed { step } else { of_all.clamp(step, most) };
-            squeeze(scene, guest, donor, step, trim, false);
+            let step = wanted.max(least_step(guest)).min(can);
+            // An agent takes its time: it is asked for all that is wanted, not only for what cannot wait.
+            let trim = if needed { step } else { left.all.clamp(step, most) };
+            squeeze(scene, &mut guests[donor.index], donor, step, trim, false);
             donor.urgent = true;
             left.less(step.min(donor.counts));
         }
     }
 }
 
-/// Page cache that a guest may lose, and the part of it that is likely to be cold.
-struct Take {
-    most: Bytes,
-    cold: Bytes,
-}
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cache { Cold, Unproven, Needed }
 
-/// The step of each donor, in proportion to its page cache that is likely to be cold. Donors are sorted by CPU use, the busiest first. If a donor's share is less than
-/// the least step, or more than it can give, the later donors get the rest. What then remains comes from donors that can give more, the last one
-/// first, even if their share was too small.
-fn steps(
-    scene: &Scene,
-    guests: &[Guest<'_>],
-    donors: &[&mut Donor],
-    takes: &[Take],
-    wanted: Bytes,
-) -> Vec<Bytes> {
-    let can = |donor: &Donor, take: &Take| {
-        let guest = &guests[donor.index];
-        let most = take.most.min(probe::may_give(guest, floor(scene, guest, donor.cache)));
-        if take.most < least_step(guest) || donor.counts.is_zero() { Bytes::ZERO } else { most }
-    };
-    let of = |bytes: Bytes, take: &Take, all: Bytes| bytes.mul_div(take.cold.get(), all.get().max(1));
-    let all_cold = Bytes::sum(takes.iter().map(|take| take.cold));
-    let (mut left, mut rest) = (wanted, all_cold);
-    let mut steps = Vec::with_capacity(takes.len());
-    for (donor, take) in donors.iter().zip(takes) {
-        let is_worth_it = of(wanted, take, all_cold) >= least_step(&guests[donor.index]);
-        let step = if is_worth_it { of(left, take, rest).min(can(donor, take)) } else { Bytes::ZERO };
-        rest = rest.saturating_sub(take.cold);
-        left = left.saturating_sub(step.min(donor.counts));
-        steps.push(step);
+fn may_take(guest: &Guest<'_>, donor: &Donor, part: Cache) -> Bytes {
+    if !guest.class.squeeze || guest.need.used.is_none() {
+        return Bytes::ZERO;
     }
-    for ((donor, take), step) in donors.iter().zip(takes).zip(&mut steps).rev() {
-        if left.is_zero() {
-            break;
-        }
-        let counted = (*step).min(donor.counts);
-        let least = least_step(&guests[donor.index]).saturating_sub(*step);
-        *step = step.saturating_add(left.max(least)).min(can(donor, take));
-        left = left.saturating_sub((*step).min(donor.counts).saturating_sub(counted));
+    let taken = guest.need.cache_held.saturating_sub(donor.cache);
+    let unproven = search::unproven(&guest.next.search, &guest.need, guest.full);
+    match part {
+        Cache::Cold => activity::likely_cold(unproven, &guest.next.activity).saturating_sub(taken),
+        Cache::Unproven => unproven.saturating_sub(taken),
+        Cache::Needed => donor.cache.saturating_sub(guest.need.cache_kept),
     }
-    steps
 }
 
 /// The least page cache that is worth a change.

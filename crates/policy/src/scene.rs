@@ -44,8 +44,6 @@ pub struct Scene {
     pub rise: Bytes,
     /// The reaction time.
     pub reaction: Span,
-    /// Memory that the host lacks if the guests grow on as they do.
-    pub overrun: Bytes,
     /// Memory in use that starving guests lack.
     pub starving: Bytes,
     /// The same without headroom for their growth: it is worth the needed cache of others.
@@ -111,7 +109,6 @@ impl Scene {
             short_each: even_part(ledger.room.short, guests),
             host,
             emergency,
-            overrun: overrun(&ledger, growing),
             danger: danger(config, seen, &ledger, emergency, growing),
             until_danger: ledger.really_free().saturating_sub(seen.share(config.states.low())),
             growing,
@@ -158,18 +155,18 @@ impl Scene {
         }
     }
 
-    /// Memory that is wanted for use. In an emergency, that is also what the host would be overrun by.
+    /// Memory that is wanted for use. In an emergency, that is also all that is urgent.
     #[must_use]
     pub fn wanted_for_use(&self) -> Bytes {
-        let overrun = if self.emergency { self.overrun } else { Bytes::ZERO };
-        self.lacking.saturating_sub(self.ledger.in_need).saturating_add(overrun)
+        let urgent = if self.emergency { self.urgent() } else { Bytes::ZERO };
+        self.lacking.saturating_sub(self.ledger.in_need).max(urgent)
     }
 
-    /// Memory that is wanted for use, without headroom for growth. In an emergency, it is all that is urgent.
+    /// The same without headroom for growth.
     #[must_use]
     pub fn wanted_for_used(&self) -> Bytes {
         if self.emergency {
-            return self.urgent().max(self.wanted_for_use());
+            return self.wanted_for_use();
         }
         self.lacking_used.saturating_sub(self.ledger.in_need)
     }
@@ -196,12 +193,6 @@ impl Scene {
 fn even_part(short: Bytes, guests: usize) -> Bytes {
     let part = short.mul_div(1, guests.max(1) as u64).round_down(PAGE_4K);
     if short.is_zero() { Bytes::ZERO } else { part.max(PAGE_4K.bytes()) }
-}
-
-/// Memory that the host lacks if the guests grow on as they do.
-fn overrun(ledger: &Ledger, growing: Bytes) -> Bytes {
-    let in_use = Bytes::sum([ledger.footprints, ledger.torn, ledger.other, growing]);
-    in_use.saturating_sub(ledger.capacity)
 }
 
 /// Memory that the host lacks to be out of danger. The present growth of the guests must fit into what is really free above the state low,
