@@ -68,7 +68,7 @@ pub use ksm::{
     KsmRun, KsmSeen, KsmSettings, KsmSparse, KsmState, KsmVerdict,
 };
 pub use names::Names;
-pub use plan::{Action, Plan, Reason, Taken};
+pub use plan::{Action, Plan, Reason, Taken, Takes};
 pub use reading::{Absence, Reading};
 pub use record::{Answer, OWN_POLICY, Record, Refusal, Tick};
 pub use report::{GuestReport, HostReport, Report, Savings, SelfDeflations, Verdict};

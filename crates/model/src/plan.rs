@@ -24,14 +24,23 @@ pub struct Action {
     /// The memory that should come back to the host; `None` if the request is not made for memory.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub expects: Option<Yield>,
-    /// The page cache that a step of the search takes with it.
+    /// What it takes besides idle memory.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub takes: Option<Taken>,
+    pub takes: Option<Takes>,
     /// It ends the hold of its guest.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub ends_hold: bool,
     /// The reason, for people.
     pub reason: Reason,
+}
+
+/// What an action takes besides idle memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Takes {
+    /// Page cache.
+    Cache(Taken),
+    /// Free memory in small pieces.
+    Pieces,
 }
 
 /// A step of the search for the page cache that a guest needs.

@@ -150,6 +150,12 @@ pub struct GuestState {
     /// The page cache that it could drop at the last decision.
     #[serde(skip_serializing_if = "Bytes::is_nothing", default)]
     pub cache: Bytes,
+    /// Its last target was for free memory in small pieces.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub took_pieces: bool,
+    /// When it last deflated its own balloon beyond its target.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub deflated_at: Option<Moment>,
     /// Free memory in small pieces that the last inflation for it did not bring back.
     #[serde(skip_serializing_if = "Bytes::is_nothing", default)]
     pub pieces_stay: Bytes,
@@ -291,9 +297,6 @@ pub struct Splits {
     /// have torn more.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_at: Option<Moment>,
-    /// Splits in a row whose return other inflations hid.
-    #[serde(skip_serializing_if = "is_zero", default)]
-    pub hidden: u32,
     /// Splits returned nothing: none is asked for before this moment.
     #[serde(skip_serializing_if = "BackOff::is_over", default)]
     pub back_off: BackOff,
@@ -370,12 +373,6 @@ pub struct Stuck {
     pub back_off: Span,
     /// The guest has made no progress for a long time, so memtide reports it.
     pub uncooperative: bool,
-}
-
-/// Whether there is nothing to write.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-const fn is_zero(count: &u32) -> bool {
-    *count == 0
 }
 
 #[cfg(test)]

@@ -225,10 +225,6 @@ pub const COMPACT_EVERY: Span = Span::from_secs(60);
 /// The first pause after a split that returned nothing, an agent that freed too little, or a burst of KSM that saved too little.
 /// Pinned by: scenarios/first-do-no-harm-tight.toml (halved), scenarios/sharing-in-vain.toml (off).
 pub const FIRST_PAUSE: Span = Span::from_secs(10);
-/// After this many splits in a row whose return other inflations hid, nobody counts on the next one. A judgement: page cache is spared for
-/// as many seconds.
-/// Pinned by: scenarios/first-do-no-harm-tight.toml (off).
-pub const HIDDEN_SPLITS: u32 = 3;
 
 // Guests that make no progress, or are left alone.
 

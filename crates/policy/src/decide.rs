@@ -6,13 +6,12 @@ use crate::constants::SCANS_SETTLE;
 use crate::entitlement::{by_shares, entitle};
 use crate::envelope::{self, Growth};
 use crate::guest::Guest;
+use crate::ladder::{agent, fetch, probe, splits};
 use crate::report::report;
 use crate::scene::Scene;
 use crate::search::{Arrived, Listening};
 use crate::tmpfs::Bound;
-use crate::{
-    activity, agent, fetch, hold, ksm, need, pacing, phases, probe, search, sharing, split, stuck, tmpfs,
-};
+use crate::{activity, hold, ksm, need, pacing, phases, search, sharing, stuck, tmpfs};
 
 /// Chooses the next changes. Reads no clock, file, environment or randomness.
 #[must_use]
@@ -63,11 +62,12 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
         Mode::Manage => {
             let (mut cheap, mut wishes) = (Vec::new(), Vec::new());
             if is_host_read {
-                cheap = split::ask(&mut scene, seen, &mut guests);
-                wishes = pacing::wishes(&scene, &bound, &mut guests);
+                cheap = splits::ask(&mut scene, seen, &mut guests);
+                let given = pacing::wishes(&scene, &bound, &mut guests);
+                wishes = given.wishes;
                 fetch::fetch(&scene, seen, &guests, &mut wishes);
                 probe::hold_back(&guests, &mut wishes);
-                cheap.extend(agent::ask(&scene, seen, &guests));
+                cheap.extend(agent::ask(&scene, seen, &guests, &given.trims));
             }
             phases::order(&scene, seen, (&guests, &bound), (cheap, wishes))
         }

@@ -106,7 +106,7 @@ fn elastic(scene: &Scene, guests: &mut [Guest<'_>], inside: &[usize]) {
     let mut shares = fill(pool, &bids, SelfDeflations::default());
     // Memory in use may also take the memory that is kept free.
     let in_use: Vec<Bid> = bids.iter().map(|bid| only(*bid, Tier::InUse)).collect();
-    let over = if scene.emergency { scene.danger } else { Bytes::ZERO };
+    let over = if scene.emergency { scene.overrun } else { Bytes::ZERO };
     let pool = touched.saturating_add(scene.ledger.in_need).saturating_sub(over);
     let least = fill(pool, &in_use, SelfDeflations::default());
     for (share, least) in shares.iter_mut().zip(least) {

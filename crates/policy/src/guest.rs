@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use memtide_model::{
     Absence, AgentAsked, Bounds, Bytes, Class, Config, GuestId, GuestSeen, GuestState, Hold, Keeps, Moment,
-    Order, PageSize, Request, Span, Taken, Verdict, Withheld,
+    Order, PageSize, Request, Span, Verdict, Withheld,
 };
 
 use crate::constants::{BOOTS, REACTS_WITH, RESET_SETTLES, TOLERANCE};
@@ -50,16 +50,6 @@ pub struct Guest<'a> {
     pub need: Need,
     /// What its search for page cache heard.
     pub heard: Option<Heard>,
-    /// The step of the search that this decision takes.
-    pub taken: Option<Taken>,
-    /// Whether its balloon takes page cache.
-    pub is_squeezed: bool,
-    /// Page cache that its agent should drop.
-    pub trim: Option<Bytes>,
-    /// Whether this decision takes memory from it for its tmpfs.
-    pub gives: bool,
-    /// What it gives for its tmpfs, as far as that frees memory.
-    pub given: Bytes,
     /// What its tmpfs can spare for comfort.
     pub calm: Bytes,
     /// The size that its shares alone would give it if every guest needed all that it could get.
@@ -125,11 +115,6 @@ impl<'a> Guest<'a> {
             hold_ends: None,
             need: Need::default(),
             heard: None,
-            taken: None,
-            is_squeezed: false,
-            trim: None,
-            gives: false,
-            given: Bytes::ZERO,
             calm: Bytes::MAX,
             by_shares: entry.held,
             entitlement: entry.held,
@@ -248,7 +233,7 @@ impl<'a> Guest<'a> {
     /// Whether it may be asked for memory.
     #[must_use]
     pub fn may_give(&self, now: Moment) -> bool {
-        self.is_donor(now) && self.next.lifted_at.is_none() && !self.gives
+        self.is_donor(now) && self.next.lifted_at.is_none()
     }
 
     /// Whether its balloon inflates at memtide's request.

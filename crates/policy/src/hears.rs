@@ -9,7 +9,7 @@
 
 use memtide_model::{
     Action, AgentAsked, Answer, Asked, Bytes, GuestSeen, GuestState, Moment, Plan, Request, Snapshot, Span,
-    State,
+    State, Takes,
 };
 
 use crate::constants::TOLERANCE;
@@ -46,6 +46,7 @@ impl Heard<'_> {
         match request {
             Request::SetTarget(target) if self.is_done => {
                 self.note_target(guest, target);
+                guest.took_pieces = self.action.takes == Some(Takes::Pieces);
                 guest.last_reason = Some((self.now, reason));
             }
             Request::SetTarget(_) => guest.doubt_until = Some(self.now.after(DOUBT)),
@@ -63,7 +64,7 @@ impl Heard<'_> {
             Request::Share(_) => guest.share_asked_at = Some(self.now),
             Request::PollStats(_) | Request::Reclaim(_) | Request::Merge(_) => {}
         }
-        if let Some(taken) = self.action.takes.filter(|_| self.is_done) {
+        if let Some(Takes::Cache(taken)) = self.action.takes.filter(|_| self.is_done) {
             search::take(&mut guest.search, taken, self.now);
         }
         if self.action.ends_hold && self.is_done {

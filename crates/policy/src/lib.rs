@@ -8,8 +8,8 @@
 //!
 //! 1. [`need`]: memory in use, the page cache that the guest was seen to need ([`search`]), and growth; a stall raises it at once;
 //! 2. [`tiers`]: one water-fill over the tiers of all needs ([`entitlement`]);
-//! 3. [`pacing`]: the step towards the fair shares now: who gives ([`giving`]), who grows, who waits. [`split`] comes first: torn huge pages
-//!    that the kernel splits are page cache that nobody has to give. [`clock`] squeezes although nothing is wanted, if the operator says so;
+//! 3. [`pacing`]: the step towards the fair shares now: who gives ([`ladder`]), who grows, who waits. [`ladder::splits`] comes first: torn huge pages
+//!    that the kernel splits are page cache that nobody has to give. [`ladder::clock`] squeezes although nothing is wanted, if the operator says so;
 //! 4. [`phases`]: actions that free memory come first, and a grant is backed by memory that is verified as returned.
 //!
 //! A `tmpfs` that holds guests' memory and has less left than the host is a host of its own for these guests.
@@ -26,35 +26,29 @@
 #![forbid(unsafe_code)]
 
 pub mod activity;
-pub mod agent;
-mod ahead;
 pub mod check;
-pub mod clock;
 pub mod constants;
 pub mod decide;
 pub mod entitlement;
 pub mod envelope;
 pub mod evidence;
-mod fetch;
 pub mod gain;
-pub mod giving;
 pub mod guest;
 pub mod hears;
 pub mod hold;
 pub mod host_state;
 pub mod ksm;
+pub mod ladder;
 pub mod ledger;
 pub mod need;
 mod orders;
 pub mod pacing;
 pub mod phases;
-mod probe;
 mod purse;
 pub mod report;
 pub mod scene;
 pub mod search;
 mod sharing;
-pub mod split;
 pub mod stuck;
 pub mod surge;
 pub mod tiers;

@@ -20,13 +20,12 @@
 //! - A stall (see [`Evidence`]) raises the memory in use at once to 5/4 of held memory, by at least 64 MiB, for 10 s. A raise ends at the
 //!   size that the guest's shares alone would give it: beyond that, its word is not enough, and only memory that it uses counts, with the
 //!   free memory that its kernel cannot use. Stalls during memtide's own inflation and 2 s after it do not count; OOM kills always do.
-//! - An agent that tells of less available memory than the last statistics is believed.
 //! - Without fresh statistics, the guest needs what it holds: it gains nothing, and gives only memory beyond its share.
 //!
 //! **Properties.** A quiet guest has a constant need.
 
 use memtide_model::{
-    Agent, Balloon, Bytes, Config, GuestSeen, GuestState, GuestStats, Moment, Reading, Reason, Span,
+    Agent, Balloon, Bytes, Config, GuestSeen, GuestState, GuestStats, Moment, Reading, Span,
 };
 
 use crate::constants::{
@@ -135,8 +134,7 @@ pub fn estimate(
     let counted =
         if seen.deflates_itself() { Bytes::ZERO } else { unusable.min(told.saturating_sub(touched)) };
     let touched = touched.saturating_add(counted);
-    let by_stats = told.min(touched);
-    let used = by_stats.max(sooner(seen, entry, before, available).min(touched));
+    let used = told.min(touched);
     if before.counters.is_some() && moved(entry, before) {
         next.sizes.push((now, before.actual));
     }
@@ -144,12 +142,17 @@ pub fn estimate(
     let elapsed = since_the_last(&seen.told.stats, stats, before, next, now);
     // A guest that cannot deflate its own balloon kills a program where another one would stall.
     let reaction = if seen.deflates_itself() { reaction } else { reaction.max(FIRST_REACTION) };
-    note_growth(by_stats, elapsed, before, next, reaction);
+    note_growth(used, elapsed, before, next, reaction);
     let evidence = Evidence::of_balloon(before.counters.as_ref(), stats, elapsed.unwrap_or_default());
     let evidence = hear_agent(evidence, &seen.told.agent, before, next, now);
     let reset_lately = before.reset_at.is_some_and(|at| now.since(at) < RESET_SETTLES);
     let self_deflated = !reset_lately && deflated_itself(seen, entry, before);
     let excused = next.inflating_at.is_some_and(|at| now.since(at) < FOLLOWS);
+    // Its balloon does not follow either if it uses the memory.
+    let keeps_more = entry.actual > entry.target.saturating_add(dead_band(seen.told.full));
+    if self_deflated || (seen.deflates_itself() && keeps_more && used > entry.target) {
+        next.deflated_at = Some(now);
+    }
     let stalls = evidence.kills || self_deflated || (evidence.is_stalled() && !excused);
     if stalls {
         next.stalled = Some(raise(seen.told.full, entry, before, now));
@@ -158,7 +161,7 @@ pub fn estimate(
     }
     next.counters = Some(stats.into());
     next.told_since = next.told_since.or(Some(now));
-    next.used = by_stats;
+    next.used = used;
     let most = MOST_GROWTH.of(seen.told.full);
     let present = next.growth.recent.min(most);
     let ahead = next.growth.peak.mul_div(LONGEST_REACTION.as_millis(), reaction.as_millis());
@@ -207,20 +210,6 @@ fn note_growth(
     if next.stats_of != before.stats_of {
         next.used_then = used;
     }
-}
-
-/// Used memory, if the guest's agent has told of less available memory since the balloon's statistics; otherwise zero. That there is more is
-/// believed when the statistics say so, too.
-fn sooner(seen: &GuestSeen, entry: &Entry, before: &GuestState, available: Bytes) -> Bytes {
-    let (Reading::Fresh { value, age }, Reading::Fresh { age: of_stats, .. }) =
-        (&seen.told.agent, &seen.told.stats)
-    else {
-        return Bytes::ZERO;
-    };
-    let told = value.memory.available;
-    // A balloon that deflates has given memory since the report.
-    let size = entry.actual.min(before.actual);
-    if age < of_stats && told < available { size.saturating_sub(told) } else { Bytes::ZERO }
 }
 
 /// The evidence with that of the guest's agent.
@@ -287,8 +276,7 @@ fn pieces(
 
 /// Whether the first statistics have come of the size that an inflation for pieces left.
 fn gave_pieces(entry: &Entry, before: &GuestState) -> bool {
-    let for_pieces = matches!(before.last_reason, Some((_, Reason::FreePieces { .. } | Reason::Ordered)));
-    for_pieces && stuck::at_target(entry) && !before.sizes.is_empty()
+    before.took_pieces && stuck::at_target(entry) && !before.sizes.is_empty()
 }
 
 /// The time between these statistics and the last ones. `None` for the first ones, and for those of the last decision: a quiet guest

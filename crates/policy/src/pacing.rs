@@ -2,7 +2,7 @@
 //!
 //! **Rule.** The rules are tried in this order, and the first that applies decides:
 //! 1. a guest whose hold ends gets its target written from its present size;
-//! 2. wanted memory is given ([`crate::giving`]); if none is wanted, the clock may ask for some ([`crate::clock`]);
+//! 2. wanted memory is given ([`crate::ladder`]); if none is wanted, the clock may ask for some ([`crate::ladder::clock`]);
 //! 3. a held guest stops giving; one whose step brought the host nothing gets its size back ([`crate::gain`]);
 //! 4. a released guest grows to its limit, within its fair share;
 //! 5. a guest that lacks memory in use or needed cache grows to its need, within its fair share: at once if it lacks memory in use, else 5 s
@@ -21,11 +21,10 @@
 
 use memtide_model::{Bytes, Commitment, Hold, Keeps, Proof, Reason, Span, Verdict};
 
-use crate::ahead;
-use crate::clock;
 use crate::constants::{CACHE_WAITS, COMFORT_WAITS, FOLLOWS, LEAST_COMFORT, RESET_SETTLES, TOLERANCE};
-use crate::giving::{self, give};
+
 use crate::guest::Guest;
+use crate::ladder::{self, Given, clock, floor, give, untouched};
 use crate::ledger::Entry;
 use crate::scene::Scene;
 use crate::search;
@@ -33,21 +32,29 @@ use crate::stuck;
 use crate::tmpfs::Bound;
 use crate::wish::Wish;
 
-/// The changes that would be right now, at most one for each guest. Notes the steps of the search in the guests.
+/// The changes that would be right now, at most one for each guest, and what agents should drop. Notes the ends of rounds by the clock in the guests.
 #[must_use]
-pub fn wishes(scene: &Scene, bound: &[Bound], guests: &mut Vec<Guest<'_>>) -> Vec<Wish> {
+pub fn wishes(scene: &Scene, bound: &[Bound], guests: &mut Vec<Guest<'_>>) -> Given {
+    let mut given = Given::default();
     // What guests give for their tmpfs counts for the host.
-    let mut wishes: Vec<Wish> = bound.iter().flat_map(|tmpfs| tmpfs.give(guests)).collect();
-    wishes.extend(give(scene, guests));
-    wishes.extend(clock::squeeze(scene, guests));
+    for tmpfs in bound {
+        let Given { wishes, trims } = tmpfs.give(guests);
+        given.wishes.extend(wishes);
+        given.trims.extend(trims);
+    }
+    let Given { wishes, trims } = give(scene, guests, &given.wishes);
+    given.wishes.extend(wishes);
+    given.trims.extend(trims);
+    given.wishes.extend(clock::squeeze(scene, guests));
     let mut gives = vec![false; guests.len()];
-    for wish in &wishes {
+    for wish in &given.wishes {
         gives[wish.index] = true;
     }
-    if let Some(wish) = ahead::take_untouched(scene, guests, &gives) {
+    if let Some(wish) = untouched::take(scene, guests, &gives) {
         gives[wish.index] = true;
-        wishes.push(wish);
+        given.wishes.push(wish);
     }
+    let wishes = &mut given.wishes;
     let comfort = Comfort::new(scene, guests);
     // In its tmpfs's emergency, a guest grows only for memory in use, as in the host's.
     let in_emergency = Scene { emergency: true, ..scene.clone() };
@@ -59,7 +66,7 @@ pub fn wishes(scene: &Scene, bound: &[Bound], guests: &mut Vec<Guest<'_>>) -> Ve
                 Some(wish) => wish.reason = reason,
                 None => {
                     let target = guest.entry.actual.round_down(guest.step());
-                    wishes.push(Wish { index, target, reason, urgent: false });
+                    wishes.push(Wish { index, target, reason, urgent: false, takes: None });
                 }
             }
         // A guest that keeps more than its target, perhaps at somebody else's request, is asked for nothing: a new target would look
@@ -70,7 +77,7 @@ pub fn wishes(scene: &Scene, bound: &[Bound], guests: &mut Vec<Guest<'_>>) -> Ve
             wishes.extend(step.map(|step| step.wish(guest, index)));
         }
     }
-    wishes
+    given
 }
 
 /// Whether the tmpfs of the guest at `index` is in an emergency.
@@ -91,7 +98,13 @@ impl Step {
     }
 
     fn wish(self, guest: &Guest<'_>, index: usize) -> Wish {
-        Wish { index, target: self.size.round_down(guest.step()), reason: self.reason, urgent: self.urgent }
+        Wish {
+            index,
+            target: self.size.round_down(guest.step()),
+            reason: self.reason,
+            urgent: self.urgent,
+            takes: None,
+        }
     }
 }
 
@@ -170,7 +183,7 @@ fn draw_back(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
 
 fn over_limit(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
     let limit = guest.bounds.limit();
-    let over = guest.entry.target.saturating_sub(limit).min(giving::gentle(guest, scene.now));
+    let over = guest.entry.target.saturating_sub(limit).min(ladder::gentle(guest, scene.now));
     if over <= TOLERANCE || !guest.is_donor(scene.now) {
         return None;
     }
@@ -181,7 +194,8 @@ fn over_limit(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
 fn keep(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
     let used = guest.need.used?;
     let Entry { target, actual, .. } = guest.entry;
-    let needs = guest.in_use().min(guest.entitlement).min(actual);
+    let in_use = if scene.emergency { floor(scene, guest, Bytes::ZERO) } else { guest.in_use() };
+    let needs = in_use.min(guest.entitlement).min(actual);
     if !guest.is_managed() || guest.is_stuck(scene.now) || needs <= target.saturating_add(guest.dead_band()) {
         return None;
     }

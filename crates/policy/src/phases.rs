@@ -72,9 +72,8 @@ pub fn order(
             let target = target.round_down(guest.step());
             let expects = expected_yield(guest, target);
             let action = Action::of(guest.seen.id.clone(), Request::SetTarget(target), wish.reason);
-            let takes = guest.taken.filter(|_| guest.is_squeezed && !grows(&wish));
             let ends_hold = guest.hold_ends.is_some();
-            actions.push(Action { expects, takes, ends_hold, ..action });
+            actions.push(Action { expects, takes: wish.takes, ends_hold, ..action });
         }
     }
     Plan { actions }

@@ -34,7 +34,9 @@ pub struct Scene {
     pub host: HostState,
     /// The host is low and not covered.
     pub emergency: bool,
-    /// Memory that the host lacks to be out of danger.
+    /// Memory that the host lacks if the guests grow on as they do.
+    pub overrun: Bytes,
+    /// The same, to have as much free as at the state low, and in an emergency as at the state hard.
     pub danger: Bytes,
     /// Free memory of the host above the state low.
     pub until_danger: Bytes,
@@ -100,16 +102,18 @@ impl Scene {
         let growing = expected.present.min(ledger.exposures);
         let covered = config.commitment == Commitment::Strict && ledger.room.short.is_zero();
         let emergency = host == HostState::Low && !covered;
+        let safe = seen.share(if emergency { config.states.hard() } else { config.states.low() });
         Self {
             now,
             commitment: config.commitment,
             self_deflations: config.self_deflations,
             squeeze_every: config.squeeze_every,
-            ledger,
             short_each: even_part(ledger.room.short, guests),
+            ledger,
             host,
             emergency,
-            danger: danger(config, seen, &ledger, emergency, growing),
+            overrun: soon_in_use(&ledger, growing).saturating_sub(ledger.capacity),
+            danger: soon_in_use(&ledger, growing).saturating_add(safe).saturating_sub(ledger.capacity),
             until_danger: ledger.really_free().saturating_sub(seen.share(config.states.low())),
             growing,
             rise: expected.rise,
@@ -162,13 +166,11 @@ impl Scene {
         self.lacking.saturating_sub(self.ledger.in_need).max(urgent)
     }
 
-    /// The same without headroom for growth.
+    /// The same without headroom for the growth of guests.
     #[must_use]
     pub fn wanted_for_used(&self) -> Bytes {
-        if self.emergency {
-            return self.wanted_for_use();
-        }
-        self.lacking_used.saturating_sub(self.ledger.in_need)
+        let danger = if self.emergency { self.danger } else { Bytes::ZERO };
+        self.lacking_used.saturating_sub(self.ledger.in_need).saturating_add(danger)
     }
 
     /// Strict: the part of the breach that nobody gives for: what guests keep although nobody ordered it, as long as no guest lacks anything.
@@ -195,10 +197,7 @@ fn even_part(short: Bytes, guests: usize) -> Bytes {
     if short.is_zero() { Bytes::ZERO } else { part.max(PAGE_4K.bytes()) }
 }
 
-/// Memory that the host lacks to be out of danger. The present growth of the guests must fit into what is really free above the state low,
-/// and in an emergency above the state hard.
-fn danger(config: &Config, seen: &HostSeen, ledger: &Ledger, emergency: bool, growing: Bytes) -> Bytes {
-    let line = if emergency { config.states.hard() } else { config.states.low() };
-    let safe = seen.share(line).saturating_add(growing);
-    safe.saturating_sub(ledger.really_free())
+/// The host's memory in use once the guests have grown on as they do for a reaction time.
+fn soon_in_use(ledger: &Ledger, growing: Bytes) -> Bytes {
+    Bytes::sum([ledger.footprints, ledger.torn, ledger.other, growing])
 }

@@ -20,13 +20,12 @@ use memtide_model::{Bytes, Config, HostSeen, HostState, Reason, Snapshot, Space,
 
 use crate::entitlement::{by_shares, entitle};
 use crate::envelope::{self, Growth};
-use crate::giving::give;
 use crate::guest::Guest;
 use crate::host_state;
+use crate::ladder::{Given, give};
 use crate::ledger::Ledger;
 use crate::purse::Purse;
 use crate::scene::{HostFacts, Scene};
-use crate::wish::Wish;
 
 /// A tmpfs that binds its guests.
 pub struct Bound {
@@ -117,24 +116,21 @@ impl Bound {
         });
     }
 
-    /// What its guests give for each other. Notes in them what they give.
-    pub fn give(&self, guests: &mut [Guest<'_>]) -> Vec<Wish> {
+    /// What its guests give for each other.
+    pub fn give(&self, guests: &mut [Guest<'_>]) -> Given {
         let reason = Reason::TmpfsShort {
             free: self.scene.ledger.really_free(),
             wanted: self.scene.wanted(),
             node: self.id.node(),
         };
-        lend(guests, &self.members, |inside| {
-            let mut wishes = give(&self.scene, inside);
-            for wish in &mut wishes {
-                let guest = &mut inside[wish.index];
-                guest.given = guest.entry.touched().saturating_sub(wish.target);
-                guest.gives = true;
-                wish.index = self.members[wish.index];
-                wish.reason = reason;
-            }
-            wishes
-        })
+        let mut given = lend(guests, &self.members, |inside| give(&self.scene, inside, &[]));
+        for wish in &mut given.wishes {
+            (wish.index, wish.reason) = (self.members[wish.index], reason);
+        }
+        for trim in &mut given.trims {
+            trim.index = self.members[trim.index];
+        }
+        given
     }
 
     /// The room that grants to its guests are paid from.

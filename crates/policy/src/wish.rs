@@ -1,6 +1,6 @@
 //! A change that would be right, before anybody has looked whether it can be paid for.
 
-use memtide_model::{Bytes, Reason};
+use memtide_model::{Bytes, Reason, Takes};
 
 /// A target that a guest should get, if there is memory for it.
 #[derive(Clone, Copy, Debug)]
@@ -13,4 +13,6 @@ pub struct Wish {
     pub reason: Reason,
     /// It cannot wait.
     pub urgent: bool,
+    /// What it takes besides idle memory.
+    pub takes: Option<Takes>,
 }

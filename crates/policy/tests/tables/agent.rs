@@ -165,29 +165,6 @@ fn what_an_agent_trims_is_no_stall_of_its_guest() {
 }
 
 #[test]
-fn an_agent_that_tells_of_want_before_the_statistics_is_believed() {
-    let config = config();
-    let told = |available, age| {
-        let mut seen = seen(6_000, 0, (0, 0));
-        seen.host.capacity = mib(8_000);
-        let cached = seen.guests.iter_mut().find(|guest| guest.id == id("cached")).unwrap();
-        let Reading::Fresh { value: stats, .. } = cached.told.stats.clone() else { unreachable!() };
-        cached.told.stats = Reading::Fresh { value: stats, age: Span::from_millis(500) };
-        let Reading::Fresh { value: mut agent, .. } = cached.told.agent.clone() else { unreachable!() };
-        agent.memory.available = mib(available);
-        cached.told.agent = Reading::Fresh { value: agent, age: Span::from_millis(age) };
-        seen
-    };
-    let state = known(&config, &seen(1_000, 0, (0, 0)));
-    let used = |seen: &Snapshot| {
-        tick(&config, &state, seen).report.guests.iter().find(|line| line.id == id("cached")).unwrap().used
-    };
-    let by_statistics = used(&told(0, 900));
-    assert!(used(&told(0, 10)) > by_statistics, "a newer report of less");
-    assert_eq!(used(&told(800, 10)), by_statistics, "a newer report of more");
-}
-
-#[test]
 fn refaults_of_the_working_set_count_and_scans_do_not() {
     let config = config();
     let mut before = seen(1_000, 0, (0, 0));

@@ -188,7 +188,7 @@ fn a_foreign_hold_ends_when_the_host_is_in_danger_and_nobody_else_can_help() {
         assert_eq!(broken(config, &state, &seen(60_000), &decision.plan), []);
         (line(&decision, "a").verdict.clone(), targets(&decision).iter().any(|(name, _)| *name == "a"))
     };
-    let lacks = mib(1440).mul_div(4, 100);
+    let lacks = mib(1440).mul_div(4, 100).saturating_add(mib(4));
     for config in [config(), elastic()] {
         // "b" can give 300 − 260 − 16 of it.
         assert_eq!(found(&config, guest("b", 300, 260)), (Verdict::HoldEnds { lacking: None, lacks }, true));

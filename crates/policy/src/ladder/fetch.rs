@@ -6,7 +6,7 @@
 //! **Rule.** If the operator orders so, a guest is inflated by that much, down to what it needs with its page cache. Nobody has to lack memory. It grows
 //! again like any other guest. One that may not deflate its own balloon is left as it is: if it is held then, and grows, it would kill a program.
 
-use memtide_model::{Ordered, Reason, Snapshot};
+use memtide_model::{Ordered, Reason, Snapshot, Takes};
 
 use crate::constants::TOLERANCE;
 use crate::guest::Guest;
@@ -33,7 +33,13 @@ pub fn fetch(scene: &Scene, seen: &Snapshot, guests: &[Guest<'_>], wishes: &mut 
             && wishes.iter().all(|wish| wish.index != index || wish.target > target)
         {
             wishes.retain(|wish| wish.index != index);
-            wishes.push(Wish { index, target, reason: Reason::Ordered, urgent: false });
+            wishes.push(Wish {
+                index,
+                target,
+                reason: Reason::Ordered,
+                urgent: false,
+                takes: Some(Takes::Pieces),
+            });
         }
     }
 }

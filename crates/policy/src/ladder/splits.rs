@@ -8,7 +8,7 @@
 //! memory. Otherwise one guest is asked at each decision: the one that has given most to its balloon. A guest is asked at most once a
 //! second, and only if its balloon has inflated since the last time: nothing else tears its pages. If a split returns nothing, the guest is
 //! left out for 10 s, then for twice as long each time, up to 10 min. If a balloon has torn more meanwhile, the return cannot be seen: the
-//! guest is asked again. After [`HIDDEN_SPLITS`] of these in a row, nobody counts on them.
+//! guest is asked again.
 //!
 //! **Property.** A split changes no guest's size, and torn memory pays for no grant before the host has it.
 
@@ -16,7 +16,7 @@ use std::cmp::Reverse;
 
 use memtide_model::{Action, Asked, Bytes, Moment, Reason, Request, Snapshot, Splits, Yield};
 
-use crate::constants::{FIRST_PAUSE, HIDDEN_SPLITS, LEAST_STEP, LONGEST_PAUSE, SPLIT_EVERY, TOLERANCE};
+use crate::constants::{FIRST_PAUSE, LEAST_STEP, LONGEST_PAUSE, SPLIT_EVERY, TOLERANCE};
 use crate::guest::Guest;
 use crate::scene::Scene;
 
@@ -32,7 +32,7 @@ pub fn ask(scene: &mut Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<
     if !seen.host.splits || wanted.is_zero() || torn < LEAST_STEP {
         return Vec::new();
     }
-    let asked = guests.iter().filter(|guest| guest.next.splits.asked.is_some() && counts(guest));
+    let asked = guests.iter().filter(|guest| guest.next.splits.asked.is_some());
     let mut returning = Bytes::sum(asked.filter_map(|guest| seen.torn_of(guest.seen)));
     let mut able: Vec<(bool, Bytes, usize)> = Vec::new();
     for (index, guest) in guests.iter().enumerate().filter(|(_, guest)| may_split(guest, scene.now)) {
@@ -51,9 +51,7 @@ pub fn ask(scene: &mut Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<
         }
         asked_unknown |= is_unknown;
         let bytes = if is_unknown { torn } else { own.min(torn) };
-        if counts(&guests[index]) {
-            returning = returning.saturating_add(bytes);
-        }
+        returning = returning.saturating_add(bytes);
         splits.push(split(&guests[index], bytes, wanted));
     }
     scene.returning = returning.min(torn);
@@ -82,16 +80,11 @@ fn watch(seen: &Snapshot, guest: &mut Guest<'_>, inflated_at: Option<Moment>, no
         let has_more = own.is_some_and(|own| *own >= LEAST_STEP);
         Splits { last_at: (!has_more).then_some(asked.at), ..Splits::default() }
     } else if inflated_at.is_some_and(|at| at > asked.at) {
-        Splits { asked: None, last_at: Some(asked.at), hidden: splits.hidden.saturating_add(1), ..splits }
+        Splits { asked: None, last_at: Some(asked.at), ..splits }
     } else {
         let back_off = splits.back_off.again(now, FIRST_PAUSE, LONGEST_PAUSE);
-        Splits { asked: None, hidden: 0, back_off, ..splits }
+        Splits { asked: None, back_off, ..splits }
     };
-}
-
-/// Whether others count on what a split of this guest returns.
-fn counts(guest: &Guest<'_>) -> bool {
-    guest.next.splits.hidden < HIDDEN_SPLITS
 }
 
 /// When a guest's balloon last moved at memtide's request.

@@ -12,7 +12,13 @@
 //!
 //! **Property.** An agent works on at most one request. No grant is paid with memory that an agent only promises.
 
-use memtide_model::{Action, Agent, BackOff, Bytes, Moment, Ordered, Reason, Request, Snapshot, Yield};
+use std::collections::BTreeMap;
+
+use memtide_model::{
+    Action, Agent, BackOff, Bytes, Moment, Ordered, Reason, Request, Snapshot, Takes, Yield,
+};
+
+use super::Trim;
 
 use crate::constants::{COMPACT_EVERY, FIRST_PAUSE, FREED_ENOUGH, LEAST_STEP, LONGEST_PAUSE, SAID_AFTER};
 use crate::guest::Guest;
@@ -69,24 +75,24 @@ pub fn is_busy(guest: &Guest<'_>) -> bool {
     guest.next.agent.asked.is_some() || guest.seen.told.agent.latest().is_some_and(|agent| agent.busy)
 }
 
-/// The requests to agents that are right now: limits of page cache, compactions, and the trims that
-/// the operator or the stages before ([`Guest::trim`]) have chosen.
+/// The requests to agents that are right now: limits of page cache, compactions, and the trims that the operator or the ladder have chosen.
 #[must_use]
-pub fn ask(scene: &Scene, seen: &Snapshot, guests: &[Guest<'_>]) -> Vec<Action> {
+pub fn ask(scene: &Scene, seen: &Snapshot, guests: &[Guest<'_>], trims: &[Trim]) -> Vec<Action> {
     let (wanted, now) = (scene.wanted(), scene.now);
+    let chosen: BTreeMap<usize, &Trim> = trims.iter().map(|trim| (trim.index, trim)).collect();
     let is_trim = |ordered| if let Ordered::Trim(bytes) = ordered { Some(bytes) } else { None };
-    let trims = orders::ordered(seen, guests, is_trim);
+    let ordered = orders::ordered(seen, guests, is_trim);
     let mut actions = Vec::new();
     for (index, guest) in guests.iter().enumerate() {
-        let asked = match trims.get(&index) {
+        let chosen = chosen.get(&index).filter(|_| !ordered.contains_key(&index)).copied();
+        let asked = match ordered.get(&index) {
             Some(bytes) => ordered_trim(guest, *bytes),
-            None => request(guest, wanted, now),
+            None => request(guest, chosen, wanted, now),
         };
         let Some((request, bytes, reason)) = asked else { continue };
+        let takes = chosen.and_then(|trim| trim.taken).map(Takes::Cache);
         let expects = (!bytes.is_zero()).then_some(Yield { bytes, within: SAID_AFTER });
         let action = Action::of(guest.seen.id.clone(), request, reason);
-        // The balloon's step, if there is one, is the one that is watched.
-        let takes = guest.taken.filter(|_| !guest.is_squeezed && matches!(request, Request::Trim(_)));
         actions.push(Action { expects, takes, ..action });
     }
     actions
@@ -100,14 +106,19 @@ fn ordered_trim(guest: &Guest<'_>, bytes: Bytes) -> Option<(Request, Bytes, Reas
     (is_free && !bytes.is_zero()).then_some((Request::Trim(bytes), bytes, Reason::Ordered))
 }
 
-fn request(guest: &Guest<'_>, wanted: Bytes, now: Moment) -> Option<(Request, Bytes, Reason)> {
+fn request(
+    guest: &Guest<'_>,
+    chosen: Option<&Trim>,
+    wanted: Bytes,
+    now: Moment,
+) -> Option<(Request, Bytes, Reason)> {
     let agent = guest.seen.told.agent.fresh()?;
     if !guest.is_free() || is_busy(guest) || guest.next.agent.back_off.lasts(now) {
         return None;
     }
-    if let Some(bytes) = guest.trim {
+    if let Some(trim) = chosen {
         let reason = Reason::ColdCache { droppable: agent.droppable(), wanted };
-        return Some((Request::Trim(bytes), bytes, reason));
+        return Some((Request::Trim(trim.bytes), trim.bytes, reason));
     }
     if agent.trims && agent.cache_limit != guest.class.cache_limit {
         return Some((Request::LimitCache(guest.class.cache_limit), Bytes::ZERO, Reason::CacheLimit));

@@ -7,7 +7,7 @@
 //!
 //! **Property.** A guest keeps its memory in use with headroom, and the page cache that it was seen to need.
 
-use memtide_model::{Bytes, Commitment, HostState, Reason, Taken};
+use memtide_model::{Bytes, Commitment, HostState, Reason, Taken, Takes};
 
 use crate::constants::{GENTLE, LEAST_STEP, WATCHED};
 use crate::guest::Guest;
@@ -17,7 +17,7 @@ use crate::search;
 use crate::stuck;
 use crate::wish::Wish;
 
-/// The step that is due, if there is one. Notes the ends of rounds, and the step of the search, in the guests.
+/// The step that is due, if there is one. Notes the ends of rounds in the guests.
 pub fn squeeze(scene: &Scene, guests: &mut [Guest<'_>]) -> Option<Wish> {
     scene.squeeze_every?;
     for guest in guests.iter_mut().filter(|guest| guest.heard.is_some()) {
@@ -50,7 +50,7 @@ fn is_due(scene: &Scene, guest: &Guest<'_>) -> bool {
 }
 
 /// The next step of the guest; `None` if it has nothing left to give.
-fn step(scene: &Scene, guest: &mut Guest<'_>, index: usize) -> Option<Wish> {
+fn step(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish> {
     guest.need.used?;
     let full = guest.full;
     let (target, most) = (guest.entry.target, GENTLE.of(full));
@@ -83,10 +83,8 @@ fn step(scene: &Scene, guest: &mut Guest<'_>, index: usize) -> Option<Wish> {
     if size.saturating_add(dead_band(full)) > target {
         return None;
     }
-    if cache < guest.need.cache_held {
-        guest.taken = Some(Taken { has: guest.need.cache_held, keeps: cache, gently: true });
-        guest.is_squeezed = true;
-    }
+    let has = guest.need.cache_held;
+    let takes = (cache < has).then_some(Takes::Cache(Taken { has, keeps: cache, gently: true }));
     let reason = Reason::SqueezeStep { cache, demand: guest.need.with(cache), wanted: Bytes::ZERO };
-    Some(Wish { index, target: size, reason, urgent: false })
+    Some(Wish { index, target: size, reason, urgent: false, takes })
 }

@@ -14,15 +14,15 @@ use std::cmp::Reverse;
 
 use memtide_model::{Bytes, Commitment, Reason, Span};
 
+use super::floor;
 use crate::activity;
 use crate::constants::{FORESEES, INFLATES_BY};
-use crate::giving::floor;
 use crate::guest::Guest;
 use crate::scene::Scene;
 use crate::wish::Wish;
 
 /// The change that takes untouched memory, if it is time for it. `gives` tells who gives memory anyway.
-pub fn take_untouched(scene: &Scene, guests: &[Guest<'_>], gives: &[bool]) -> Option<Wish> {
+pub fn take(scene: &Scene, guests: &[Guest<'_>], gives: &[bool]) -> Option<Wish> {
     // What the host lacks if the guests grow on for a reaction time and this long: their growth is that within a reaction time.
     let reaction = scene.reaction.as_millis();
     let lacks = |after: Span| {
@@ -53,7 +53,7 @@ pub fn take_untouched(scene: &Scene, guests: &[Guest<'_>], gives: &[bool]) -> Op
     let demand = guest.need.with(guest.need.cache_held);
     let target = guest.entry.target.saturating_sub(untouched);
     let reason = Reason::IdleMemory { idle: untouched, demand, wanted };
-    (!wanted.is_zero()).then_some(Wish { index, target, reason, urgent: true })
+    (!wanted.is_zero()).then_some(Wish { index, target, reason, urgent: true, takes: None })
 }
 
 /// The part of its target that a guest neither has resident nor needs.

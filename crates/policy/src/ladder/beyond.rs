@@ -1,0 +1,51 @@
+//! Memory beyond the fair shares: only for others' memory in use.
+
+use memtide_model::{Bytes, Commitment};
+
+use super::donor::{Donor, Way};
+use super::{Offer, Rung, Wants, least_worth};
+use crate::constants::HURT_PAUSE;
+use crate::guest::Guest;
+use crate::scene::Scene;
+
+pub struct BeyondShare;
+
+impl Rung for BeyondShare {
+    fn offer(&self, scene: &Scene, _: &Wants, donor: &Donor<'_, '_>) -> Option<Offer> {
+        let guest = donor.guest;
+        let (share, from) = match guest.need.used {
+            // It would take it again.
+            Some(_) if takes_it_back(scene, guest) => {
+                (guest.entitlement.max(guest.in_use()), donor.base(scene))
+            }
+            Some(_) => (guest.entitlement, donor.base(scene)),
+            // What a silent guest has not touched counts for it.
+            None => (guest.entitlement, donor.size),
+        };
+        let over = from.saturating_sub(share);
+        (over >= least_worth(scene, guest)).then_some(Offer {
+            frees: over,
+            least: guest.dead_band(),
+            price: u64::MAX - over.get(),
+            pays: |wants| wants.for_used,
+        })
+    }
+
+    fn take(&self, scene: &Scene, _: &Wants, donor: &mut Donor<'_, '_>, bytes: Bytes) {
+        let guest = donor.guest;
+        // A silent guest keeps its fair share, and what it has not touched: nobody knows what it needs.
+        let (base, least) = match (scene.commitment, guest.need.used) {
+            (_, Some(_)) => (donor.base(scene), Bytes::ZERO),
+            (Commitment::Strict | Commitment::Elastic, None) => (donor.size, guest.entitlement),
+        };
+        donor.size = base.saturating_sub(bytes).max(least.min(base));
+        donor.urgent = true;
+        donor.way = Way::BeyondShare;
+    }
+}
+
+/// Whether a guest has deflated its own balloon a moment ago.
+fn takes_it_back(scene: &Scene, guest: &Guest<'_>) -> bool {
+    let lately = guest.next.deflated_at.is_some_and(|at| scene.now.since(at) < HURT_PAUSE);
+    lately || guest.next.stalled.is_some() && guest.deflates_itself()
+}

@@ -1,0 +1,189 @@
+//! Page cache.
+//!
+//! Without urgency, one guest gives a step that is watched ([`crate::search`]); as long as others lack only page cache, and the commitment is kept,
+//! not from its fair share. Urgently, the idlest guest gives first ([`crate::activity`]): what is likely to be cold, then the rest that nobody was
+//! seen to need. Needed cache is given for used memory that others lack, or in an emergency; then cache that its kernel does not call available.
+//!
+//! An agent takes its time: it is asked for all that is wanted, not only for what cannot wait.
+
+use memtide_model::{Bytes, Commitment, Taken};
+
+use super::donor::{Donor, Trim, Way, floor, has};
+use super::{Offer, Rung, Wants, agent, least_worth, probe};
+use crate::activity;
+use crate::constants::LEAST_STEP;
+use crate::guest::Guest;
+use crate::scene::Scene;
+use crate::search;
+
+/// One step of one guest, if no other step is being watched.
+pub struct Step;
+
+impl Rung for Step {
+    fn offer(&self, scene: &Scene, wants: &Wants, donor: &Donor<'_, '_>) -> Option<Offer> {
+        let guest = donor.guest;
+        let blind = !guest.need.shows_squeals();
+        if wants.is_watched
+            || !wants.urgent.is_zero()
+            || !may_be_squeezed(guest)
+            || guest.next.search.trial.is_some()
+            || agent::is_busy(guest)
+            || probe::may_give(guest, guest.entry.target).is_zero()
+            || (blind && wants.for_use.is_zero())
+        {
+            return None;
+        }
+        let all = search::may_try(&guest.next.search, &guest.need, guest.full, scene.now);
+        let able = all.min(has(scene, guest).saturating_sub(share_beside_cache(scene, guest)));
+        let step = search::gentle_step(able).max(scene.unmet.min(able)).max(guest.dead_band()).min(able);
+        // Guests whose scans prove nothing come first, and those that were hurt before last; of the others, those whose cache is likely to be cold.
+        let hurt = if guest.next.search.deaf.lasts(scene.now) {
+            0
+        } else {
+            1 + guest.next.search.back_off.span.as_millis().min(u64::from(u32::MAX) - 1)
+        };
+        let cold = activity::likely_cold(able, &guest.next.activity).whole_mib().min(u64::from(u32::MAX));
+        (able >= LEAST_STEP).then_some(Offer {
+            frees: step.min(probe::may_give(guest, floor(scene, guest, donor.cache))),
+            least: LEAST_STEP.max(guest.dead_band()),
+            price: (hurt << 32) + (u64::from(u32::MAX) - cold),
+            pays: |wants| wants.all,
+        })
+    }
+
+    fn is_alone(&self) -> bool {
+        true
+    }
+
+    fn take(&self, scene: &Scene, _: &Wants, donor: &mut Donor<'_, '_>, bytes: Bytes) {
+        squeeze(scene, donor, bytes, bytes, true);
+    }
+}
+
+/// Page cache that is taken urgently.
+pub enum Urgent {
+    /// What is likely to be cold.
+    Cold,
+    /// What nobody was seen to need.
+    Unproven,
+    /// The rest.
+    Needed,
+}
+
+impl Rung for Urgent {
+    fn offer(&self, scene: &Scene, wants: &Wants, donor: &Donor<'_, '_>) -> Option<Offer> {
+        let guest = donor.guest;
+        if wants.urgent.is_zero() || !may_be_squeezed(guest) || donor.counts.is_zero() {
+            return None;
+        }
+        let most = self.most(donor).min(probe::may_give(guest, floor(scene, guest, donor.cache)));
+        let least = LEAST_STEP.max(guest.dead_band());
+        (most >= least).then_some(Offer {
+            frees: most,
+            least,
+            price: activity::uses(&guest.next.activity),
+            pays: match self {
+                Self::Cold | Self::Unproven => |wants| wants.urgent,
+                Self::Needed => |wants| wants.urgent.min(wants.for_used),
+            },
+        })
+    }
+
+    fn take(&self, scene: &Scene, wants: &Wants, donor: &mut Donor<'_, '_>, bytes: Bytes) {
+        let trim = match self {
+            Self::Needed => bytes,
+            Self::Cold | Self::Unproven => wants.all.clamp(bytes, self.most(donor).max(bytes)),
+        };
+        squeeze(scene, donor, bytes, trim, false);
+        donor.urgent = true;
+    }
+}
+
+impl Urgent {
+    fn most(&self, donor: &Donor<'_, '_>) -> Bytes {
+        let guest = donor.guest;
+        let taken = guest.need.cache_held.saturating_sub(donor.cache);
+        let unproven = search::unproven(&guest.next.search, &guest.need, guest.full);
+        match self {
+            Self::Cold => activity::likely_cold(unproven, &guest.next.activity).saturating_sub(taken),
+            Self::Unproven => unproven.saturating_sub(taken),
+            Self::Needed => donor.cache.saturating_sub(guest.need.cache_kept),
+        }
+    }
+}
+
+/// Page cache that kernels do not call available, of guests that have no other worth a step.
+pub struct Last;
+
+impl Rung for Last {
+    fn offer(&self, scene: &Scene, _: &Wants, donor: &Donor<'_, '_>) -> Option<Offer> {
+        let guest = donor.guest;
+        if scene.emergency || donor.cache >= LEAST_STEP || !guest.class.squeeze {
+            return None;
+        }
+        // What is under way takes it already.
+        let least = guest.need.used.unwrap_or_default().saturating_sub(guest.need.cache_beyond);
+        let most = guest.need.cache_beyond.min(donor.size.saturating_sub(least));
+        (most >= least_worth(scene, guest)).then_some(Offer {
+            frees: most,
+            least: guest.dead_band(),
+            price: 0,
+            pays: |wants| wants.for_used,
+        })
+    }
+
+    fn take(&self, scene: &Scene, _: &Wants, donor: &mut Donor<'_, '_>, bytes: Bytes) {
+        donor.size = donor.base(scene).min(floor(scene, donor.guest, Bytes::ZERO)).saturating_sub(bytes);
+        donor.urgent = true;
+        donor.way = Way::BeyondShare;
+    }
+}
+
+fn may_be_squeezed(guest: &Guest<'_>) -> bool {
+    guest.class.squeeze && guest.need.used.is_some()
+}
+
+/// What a guest keeps in any case while others lack only page cache: its fair share.
+fn share_beside_cache(scene: &Scene, guest: &Guest<'_>) -> Bytes {
+    if !scene.wanted_for_use().is_zero() || scene.emergency {
+        return Bytes::ZERO;
+    }
+    // What the commitment lacks is not only for cache.
+    if scene.ledger.room.short.is_zero() { guest.entitlement } else { Bytes::ZERO }
+}
+
+/// Takes a step of page cache: its agent is asked for `trim`.
+fn squeeze(scene: &Scene, donor: &mut Donor<'_, '_>, step: Bytes, trim: Bytes, gently: bool) {
+    let guest = donor.guest;
+    let has = guest.need.cache_held;
+    if let Some(droppable) = agent::droppable(guest, scene.now) {
+        let bytes = trim.min(droppable);
+        donor.trim = Some(Trim { index: donor.index, bytes, taken: None });
+        if gently {
+            // What the agent drops is free memory, and the guest gives it as such.
+            donor.cache = donor.cache.saturating_sub(bytes);
+            let taken = Some(Taken { has, keeps: donor.cache, gently });
+            donor.trim = Some(Trim { index: donor.index, bytes, taken });
+            return;
+        }
+    }
+    donor.cache = donor.cache.saturating_sub(step);
+    let size = floor(scene, guest, donor.cache);
+    // Its kernel may keep less free than was assumed. In need, the step counts.
+    let in_need = donor.from.saturating_sub(step).max(floor(scene, guest, Bytes::ZERO));
+    let size = match scene.commitment {
+        // Room for needed cache that is not filled is no part of the step.
+        Commitment::Strict if gently => {
+            size.max(donor.size.saturating_sub(step)).max(share_beside_cache(scene, guest))
+        }
+        Commitment::Elastic if gently => size.max(share_beside_cache(scene, guest)),
+        // No share bounds what is taken in an emergency: no more than the step beside the idle memory.
+        Commitment::Strict if scene.emergency => {
+            donor.size.saturating_sub(step).max(floor(scene, guest, Bytes::ZERO))
+        }
+        _ => size.min(in_need),
+    };
+    donor.size = donor.size.min(size);
+    donor.taken = Some(Taken { has, keeps: donor.cache, gently });
+    donor.way = Way::Cache;
+}

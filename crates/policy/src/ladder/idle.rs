@@ -1,0 +1,54 @@
+//! Idle memory: the guest that holds most gives first. Guests that report freed memory are asked for it only as far as it is urgent: it comes back
+//! by itself.
+
+use memtide_model::{Bytes, Commitment};
+
+use super::donor::{Donor, Way, floor};
+use super::{Offer, Rung, Wants, agent, least_worth};
+use crate::scene::Scene;
+
+pub struct Idle;
+
+impl Rung for Idle {
+    fn offer(&self, scene: &Scene, wants: &Wants, donor: &Donor<'_, '_>) -> Option<Offer> {
+        let guest = donor.guest;
+        guest.need.used?;
+        let idle = idle(scene, wants, donor);
+        // What an agent has dropped on request is taken at once: that fixes the size.
+        let comes_back = scene.commitment == Commitment::Elastic
+            && guest.reports_freed()
+            && agent::returning(guest, scene.now).is_zero();
+        (idle >= least_worth(scene, guest)).then_some(Offer {
+            frees: idle,
+            least: guest.dead_band(),
+            price: u64::MAX - idle.get(),
+            pays: if comes_back { |wants| wants.urgent } else { |wants| wants.all },
+        })
+    }
+
+    fn take(&self, scene: &Scene, wants: &Wants, donor: &mut Donor<'_, '_>, bytes: Bytes) {
+        let guest = donor.guest;
+        let size = match scene.commitment {
+            Commitment::Strict => donor.from.saturating_sub(bytes),
+            // Untouched memory goes first, and brings nothing back.
+            Commitment::Elastic => {
+                guest.entry.touched().saturating_sub(bytes).max(floor(scene, guest, guest.need.cache_held))
+            }
+        };
+        donor.urgent = !wants.urgent.is_zero() || !wants.over.is_zero();
+        donor.size = donor.size.min(size);
+        donor.way = Way::Idle(idle(scene, wants, donor));
+    }
+}
+
+fn idle(scene: &Scene, wants: &Wants, donor: &Donor<'_, '_>) -> Bytes {
+    let guest = donor.guest;
+    let cache = guest.need.cache_held;
+    // Memory that was granted for needed cache, and is not filled yet, is idle only for others' memory in use.
+    let keeps = if wants.for_use.is_zero() { cache.max(guest.need.cache) } else { cache };
+    let idle = donor.from.saturating_sub(floor(scene, guest, keeps));
+    match scene.commitment {
+        Commitment::Strict => idle,
+        Commitment::Elastic => idle.min(guest.entry.touched().saturating_sub(floor(scene, guest, cache))),
+    }
+}

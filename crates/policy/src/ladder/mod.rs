@@ -1,0 +1,211 @@
+//! Who gives wanted memory, and which: each file here is a way to take it.
+//!
+//! **Rule.** Ways are tried in the order of [`FIRST`] and [`THEN`], the cheapest first, until nothing is wanted. Each way asks every donor for its offer:
+//! how much it can give, and at what price. The dispatcher buys the cheapest offers, each up to what the offer may pay for.
+//!
+//! Memory under way already counts. Memory that splits of torn huge pages should return counts, too, but not against idle memory
+//! ([`splits`]). A guest that lacks memory itself gives nothing. Without urgency, a guest gives at most 1/8 of its size
+//! a second, in one step: inflation takes its CPU time, and each target is work. In an emergency, headroom shrinks to 16 MiB, and no share
+//! keeps page cache. Growing guests are not asked if nothing is urgent.
+//!
+//! **Property.** If nothing is wanted, nobody gives, except by the [`clock`].
+
+pub mod agent;
+mod beyond;
+mod cache;
+pub mod clock;
+mod donor;
+pub mod fetch;
+mod idle;
+mod pieces;
+pub mod probe;
+pub mod splits;
+pub mod untouched;
+
+use std::cmp::Reverse;
+
+use memtide_model::{Bytes, Commitment, Moment};
+
+use self::donor::Donor;
+pub use self::donor::{Trim, floor};
+use crate::constants::{GENTLE, GENTLE_EVERY, TOLERANCE};
+use crate::guest::Guest;
+use crate::scene::Scene;
+use crate::search;
+use crate::wish::Wish;
+
+/// The ways that come before memory that splits return.
+const FIRST: [&dyn Rung; 2] = [&idle::Idle, &pieces::Pieces];
+/// And after.
+const THEN: [&dyn Rung; 6] = [
+    &cache::Step,
+    &cache::Urgent::Cold,
+    &cache::Urgent::Unproven,
+    &cache::Urgent::Needed,
+    &cache::Last,
+    &beyond::BeyondShare,
+];
+
+/// A way to take memory.
+trait Rung {
+    /// What a donor offers this way.
+    fn offer(&self, scene: &Scene, wants: &Wants, donor: &Donor<'_, '_>) -> Option<Offer>;
+
+    /// Takes `bytes` of the offer.
+    fn take(&self, scene: &Scene, wants: &Wants, donor: &mut Donor<'_, '_>, bytes: Bytes);
+
+    /// Whether others count on it.
+    fn counts(&self) -> bool {
+        true
+    }
+
+    /// Whether only one donor may give.
+    fn is_alone(&self) -> bool {
+        false
+    }
+}
+
+/// What a donor can give.
+struct Offer {
+    /// The most.
+    frees: Bytes,
+    /// Less is not worth asking for.
+    least: Bytes,
+    /// The cheapest offer is bought first.
+    price: u64,
+    /// The wanted memory that it may be bought for.
+    pays: fn(&Wants) -> Bytes,
+}
+
+/// Wanted memory that is still to be found.
+#[derive(Clone, Copy)]
+struct Wants {
+    all: Bytes,
+    for_use: Bytes,
+    /// The part of it without headroom for growth.
+    for_used: Bytes,
+    urgent: Bytes,
+    /// Memory that the guests can take beyond all that there is: idle memory comes back at once for it.
+    over: Bytes,
+    /// A step is being watched.
+    is_watched: bool,
+}
+
+impl Wants {
+    fn less(&mut self, found: Bytes) {
+        for left in [&mut self.all, &mut self.for_use, &mut self.for_used, &mut self.urgent, &mut self.over] {
+            *left = left.saturating_sub(found);
+        }
+    }
+}
+
+/// What guests are asked for.
+#[derive(Default)]
+pub struct Given {
+    /// By their balloons.
+    pub wishes: Vec<Wish>,
+    /// By their agents.
+    pub trims: Vec<Trim>,
+}
+
+/// The shrinks that are right now, besides those that guests give `already`.
+pub fn give(scene: &Scene, guests: &[Guest<'_>], already: &[Wish]) -> Given {
+    let wanted = scene.wanted();
+    let can_wait = scene.wanted_for_use().is_zero() && !scene.emergency;
+    // Those that report first would give for the others, too.
+    if wanted.is_zero() || (can_wait && guests.iter().any(|guest| guest.is_awaited(scene.now))) {
+        return Given::default();
+    }
+    let mut given = vec![Bytes::ZERO; guests.len()];
+    let mut is_asked = vec![false; guests.len()];
+    for wish in already {
+        given[wish.index] = guests[wish.index].entry.touched().saturating_sub(wish.target);
+        is_asked[wish.index] = true;
+    }
+    let on_its_way = guests.iter().zip(&given).filter(|(guest, _)| guest.is_donor(scene.now));
+    let mut wants = Wants {
+        all: wanted,
+        for_use: scene.wanted_for_use(),
+        for_used: scene.wanted_for_used(),
+        urgent: scene.urgent(),
+        over: scene.over(),
+        is_watched: guests.iter().any(|guest| search::is_taken(&guest.next.search)),
+    };
+    wants.less(Bytes::sum(on_its_way.map(|(guest, given)| under_way(scene, guest).max(*given))));
+    if wants.all.is_zero() {
+        return Given::default();
+    }
+    // An inflation slows a guest down while it grows.
+    let may_grow = can_wait && scene.urgent().is_zero();
+    let gives = |index: &usize| {
+        let guest = &guests[*index];
+        guest.may_give(scene.now)
+            && !is_asked[*index]
+            && guest.lacks_cache().is_zero()
+            && !(may_grow && guest.takes_more())
+    };
+    let mut donors: Vec<Donor<'_, '_>> =
+        (0..guests.len()).filter(gives).map(|index| Donor::new(scene, &guests[index], index)).collect();
+    for rung in FIRST {
+        buy(rung, scene, &mut wants, &mut donors);
+    }
+    if !scene.emergency {
+        wants.less(scene.returning);
+    }
+    for rung in THEN {
+        buy(rung, scene, &mut wants, &mut donors);
+    }
+    Given {
+        wishes: donors.iter().filter_map(|donor| donor.wish(scene, wanted)).collect(),
+        trims: donors.iter().filter_map(|donor| donor.trim).collect(),
+    }
+}
+
+/// Buys the cheapest offers of a way.
+fn buy(rung: &dyn Rung, scene: &Scene, wants: &mut Wants, donors: &mut [Donor<'_, '_>]) {
+    let offers = donors.iter_mut().filter_map(|donor| Some((rung.offer(scene, wants, donor)?, donor)));
+    let mut offers: Vec<(Offer, &mut Donor<'_, '_>)> = offers.collect();
+    offers.sort_by_key(|(offer, donor)| (offer.price, Reverse(offer.frees), donor.index));
+    let mut uncounted = Bytes::ZERO;
+    for (offer, donor) in offers {
+        let wanted = (offer.pays)(wants).saturating_sub(uncounted);
+        if wanted.is_zero() {
+            continue;
+        }
+        let bytes = offer.frees.min(wanted.max(offer.least));
+        rung.take(scene, wants, donor, bytes);
+        match rung.counts() {
+            true => wants.less(bytes.min(donor.counts)),
+            false => uncounted = uncounted.saturating_add(bytes.min(donor.counts)),
+        }
+        if rung.is_alone() {
+            return;
+        }
+    }
+}
+
+/// Memory that a guest has yet to bring back.
+fn under_way(scene: &Scene, guest: &Guest<'_>) -> Bytes {
+    let entry = &guest.entry;
+    match scene.commitment {
+        Commitment::Strict => entry.held.saturating_sub(entry.target),
+        Commitment::Elastic if entry.actual > entry.target => entry.touched().saturating_sub(entry.target),
+        Commitment::Elastic => Bytes::ZERO,
+    }
+}
+
+/// The smallest change of a guest that is worth making. While a strict commitment is not kept, it is 1 MiB, or less if an even part of what is missing
+/// is less.
+fn least_worth(scene: &Scene, guest: &Guest<'_>) -> Bytes {
+    match scene.commitment {
+        Commitment::Strict if !scene.short_each.is_zero() => scene.short_each.min(TOLERANCE),
+        _ => guest.dead_band(),
+    }
+}
+
+/// The memory that a guest may give without urgency since its target was last written.
+pub(crate) fn gentle(guest: &Guest<'_>, now: Moment) -> Bytes {
+    let every = GENTLE_EVERY.as_millis();
+    let waited = guest.before.target_set_at.map_or(every, |at| now.since(at).as_millis().min(every));
+    GENTLE.of(guest.full).mul_div(waited, every)
+}

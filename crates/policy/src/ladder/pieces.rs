@@ -1,0 +1,45 @@
+//! Elastic, urgently: free memory in small pieces, which free page reporting never returns, of guests that do not grow and may deflate their own
+//! balloons. A balloon takes it before any other, so the target is that much lower. Nobody counts on it: others give as if it did not come.
+
+use memtide_model::{Bytes, Commitment};
+
+use super::donor::{Donor, Way, floor};
+use super::{Offer, Rung, Wants, least_worth};
+use crate::constants::PIECES;
+use crate::scene::Scene;
+
+pub struct Pieces;
+
+impl Rung for Pieces {
+    fn offer(&self, scene: &Scene, wants: &Wants, donor: &Donor<'_, '_>) -> Option<Offer> {
+        let guest = donor.guest;
+        if scene.commitment == Commitment::Strict
+            || wants.urgent.is_zero()
+            || donor.size < donor.from
+            || guest.takes_more()
+            || !guest.deflates_itself()
+            || guest.need.pieces < guest.dead_band()
+        {
+            return None;
+        }
+        // There can be more of it than was counted: memory that its kernel reserved at boot counts as touched.
+        let from = guest.entry.target.min(guest.entry.actual);
+        let most = PIECES.of(guest.full).min(from.saturating_sub(floor(scene, guest, guest.need.cache_held)));
+        (most >= least_worth(scene, guest)).then_some(Offer {
+            frees: most,
+            least: most,
+            price: 0,
+            pays: |wants| wants.urgent,
+        })
+    }
+
+    fn counts(&self) -> bool {
+        false
+    }
+
+    fn take(&self, _: &Scene, _: &Wants, donor: &mut Donor<'_, '_>, bytes: Bytes) {
+        donor.urgent = true;
+        donor.size = donor.from.saturating_sub(bytes);
+        donor.way = Way::Pieces(bytes);
+    }
+}
