@@ -1,5 +1,5 @@
-//! Idle memory: the guest that holds most gives first. Guests that report freed memory are asked for it only as far as it is urgent: it comes back
-//! by itself.
+//! Idle memory: the guest that holds most gives first. Elastic, guests that report freed memory are asked for it only in an emergency: it comes back by
+//! itself, and what was freed a moment ago would be taken for nothing.
 
 use memtide_model::{Bytes, Commitment};
 
@@ -18,7 +18,10 @@ impl Rung for Idle {
         let comes_back = scene.commitment == Commitment::Elastic
             && guest.reports_freed()
             && agent::returning(guest, scene.now).is_zero();
-        (idle >= least_worth(scene, guest)).then_some(Offer {
+        if idle < least_worth(scene, guest) || (comes_back && !scene.emergency) {
+            return None;
+        }
+        Some(Offer {
             frees: idle,
             least: guest.dead_band(),
             price: u64::MAX - idle.get(),

@@ -8,7 +8,7 @@
 //! memory. Otherwise one guest is asked at each decision: the one that has given most to its balloon. A guest is asked at most once a
 //! second, and only if its balloon has inflated since the last time: nothing else tears its pages. If a split returns nothing, the guest is
 //! left out for 10 s, then for twice as long each time, up to 10 min. If a balloon has torn more meanwhile, the return cannot be seen: the
-//! guest is asked again.
+//! guest is asked again. Nobody counts on what a guest returns whose balloon inflates.
 //!
 //! **Property.** A split changes no guest's size, and torn memory pays for no grant before the host has it.
 
@@ -32,7 +32,7 @@ pub fn ask(scene: &mut Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<
     if !seen.host.splits || wanted.is_zero() || torn < LEAST_STEP {
         return Vec::new();
     }
-    let asked = guests.iter().filter(|guest| guest.next.splits.asked.is_some());
+    let asked = guests.iter().filter(|guest| guest.next.splits.asked.is_some() && !guest.inflates());
     let mut returning = Bytes::sum(asked.filter_map(|guest| seen.torn_of(guest.seen)));
     let mut able: Vec<(bool, Bytes, usize)> = Vec::new();
     for (index, guest) in guests.iter().enumerate().filter(|(_, guest)| may_split(guest, scene.now)) {
@@ -51,7 +51,9 @@ pub fn ask(scene: &mut Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<
         }
         asked_unknown |= is_unknown;
         let bytes = if is_unknown { torn } else { own.min(torn) };
-        returning = returning.saturating_add(bytes);
+        if !guests[index].inflates() {
+            returning = returning.saturating_add(bytes);
+        }
         splits.push(split(&guests[index], bytes, wanted));
     }
     scene.returning = returning.min(torn);

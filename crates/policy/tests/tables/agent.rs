@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::common::{but, guest, mib, snapshot};
-use memtide_model::{Agent, AgentMemory, Amount, Balloon, Order, Ordered, Reading, Share, Span};
+use memtide_model::{Agent, AgentMemory, Amount, Balloon, Order, Ordered, Reading, Share};
 
 /// A guest of 800 MiB that uses 300 MiB and has 480 MiB of page cache, with an agent that has ended this number of requests, the last of which
 /// freed this much; and one of 600 MiB that uses 590 MiB and stalls. The host has nothing to spare.
