@@ -11,7 +11,7 @@ use memtide_model::{Bytes, Commitment, Taken};
 use super::donor::{Donor, Trim, Way, floor, has};
 use super::{Offer, Rung, Wants, agent, least_worth, probe};
 use crate::activity;
-use crate::constants::LEAST_STEP;
+use crate::constants::{LEAST_GRANT, LEAST_STEP};
 use crate::guest::Guest;
 use crate::scene::Scene;
 use crate::search;
@@ -78,9 +78,11 @@ impl Rung for Urgent {
         }
         let most = self.most(donor).min(probe::may_give(guest, floor(scene, guest, donor.cache)));
         let least = LEAST_STEP.max(guest.dead_band());
+        // Each target is work for the guest: cold cache goes in larger steps.
+        let worth = if matches!(self, Self::Needed) { least } else { LEAST_GRANT };
         (most >= least).then_some(Offer {
             frees: most,
-            least,
+            least: worth,
             price: activity::uses(&guest.next.activity),
             pays: match self {
                 Self::Cold | Self::Unproven => |wants| wants.urgent,
