@@ -173,6 +173,12 @@ impl Scene {
         self.lacking_used.saturating_sub(self.ledger.in_need).saturating_add(danger)
     }
 
+    /// Urgently wanted memory without headroom for the growth of guests.
+    #[must_use]
+    pub fn pressing(&self) -> Bytes {
+        self.lacking_used.saturating_sub(self.ledger.in_need).saturating_add(self.danger)
+    }
+
     /// Strict: the part of the breach that nobody gives for: what guests keep although nobody ordered it, as long as no guest lacks anything.
     fn forgiven(&self) -> Bytes {
         match self.commitment {

@@ -85,7 +85,8 @@ impl Rung for Urgent {
             least: worth,
             price: activity::uses(&guest.next.activity),
             pays: match self {
-                Self::Cold | Self::Unproven => |wants| wants.urgent,
+                Self::Cold => |wants| wants.urgent,
+                Self::Unproven => |wants| wants.urgent.min(wants.pressing),
                 Self::Needed => |wants| wants.urgent.min(wants.for_used),
             },
         })

@@ -85,6 +85,8 @@ struct Wants {
     /// The part of it without headroom for growth.
     for_used: Bytes,
     urgent: Bytes,
+    /// The part of it without headroom for growth.
+    pressing: Bytes,
     /// Memory that the guests can take beyond all that there is: idle memory comes back at once for it.
     over: Bytes,
     /// A step is being watched.
@@ -93,7 +95,14 @@ struct Wants {
 
 impl Wants {
     fn less(&mut self, found: Bytes) {
-        for left in [&mut self.all, &mut self.for_use, &mut self.for_used, &mut self.urgent, &mut self.over] {
+        for left in [
+            &mut self.all,
+            &mut self.for_use,
+            &mut self.for_used,
+            &mut self.urgent,
+            &mut self.pressing,
+            &mut self.over,
+        ] {
             *left = left.saturating_sub(found);
         }
     }
@@ -128,6 +137,7 @@ pub fn give(scene: &Scene, guests: &[Guest<'_>], already: &[Wish]) -> Given {
         for_use: scene.wanted_for_use(),
         for_used: scene.wanted_for_used(),
         urgent: scene.urgent(),
+        pressing: scene.pressing(),
         over: scene.over(),
         is_watched: guests.iter().any(|guest| search::is_taken(&guest.next.search)),
     };
