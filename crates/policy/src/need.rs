@@ -148,9 +148,7 @@ pub fn estimate(
     let reset_lately = before.reset_at.is_some_and(|at| now.since(at) < RESET_SETTLES);
     let self_deflated = !reset_lately && deflated_itself(seen, entry, before);
     let excused = next.inflating_at.is_some_and(|at| now.since(at) < FOLLOWS);
-    // Its balloon does not follow either if it uses the memory.
-    let keeps_more = entry.actual > entry.target.saturating_add(dead_band(seen.told.full));
-    if self_deflated || (seen.deflates_itself() && keeps_more && used > entry.target) {
+    if self_deflated || keeps_more(seen, entry, used) {
         next.deflated_at = Some(now);
     }
     let stalls = evidence.kills || self_deflated || (evidence.is_stalled() && !excused);
@@ -341,6 +339,12 @@ pub fn deflated_itself(seen: &GuestSeen, entry: &Entry, before: &GuestState) -> 
         && before.target.is_some_and(|target| {
             entry.actual > before.actual.max(target).saturating_add(dead_band(seen.told.full))
         })
+}
+
+/// Whether a guest holds more than its target and uses it: what it took by itself does not come back.
+fn keeps_more(seen: &GuestSeen, entry: &Entry, used: Bytes) -> bool {
+    let is_beyond = entry.actual > entry.target.saturating_add(dead_band(seen.told.full));
+    seen.deflates_itself() && is_beyond && used > entry.target
 }
 
 /// The size after a stall. A raise that is not granted yet is not raised again.

@@ -1,6 +1,6 @@
 //! Who gives wanted memory, and which: each file here is a way to take it.
 //!
-//! **Rule.** Ways are tried in the order of [`FIRST`] and [`THEN`], the cheapest first, until nothing is wanted. Each way asks every donor for its offer:
+//! **Rule.** Ways are tried one after the other, the cheapest first, until nothing is wanted. Each way asks every donor for its offer:
 //! how much it can give, and at what price. The dispatcher buys the cheapest offers, each up to what the offer may pay for.
 //!
 //! Memory under way already counts. Memory that splits of torn huge pages should return counts, too, but not against idle memory
