@@ -93,7 +93,7 @@ pub const DEAD_BAND: Part = Part::new(1, 2);
 /// A stall raises a guest's need by this part of the memory that it holds.
 /// Pinned by: scenarios/says-anything.toml (halved, doubled).
 pub const RAISE: Part = Part::new(1, 4);
-/// The least grant to a guest that stalled, or that scans for want of cache.
+/// The least grant to a guest that stalled, or that scans for want of cache; and a step of cold page cache that is wanted urgently.
 /// Pinned by: scenarios/choice-slowest-disk.toml (off).
 pub const LEAST_GRANT: Bytes = Bytes::from_mib(64);
 /// A stall raises the need for this long.

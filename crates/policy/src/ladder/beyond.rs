@@ -1,6 +1,6 @@
 //! Memory beyond the fair shares: only for others' memory in use.
 
-use memtide_model::{Bytes, Commitment};
+use memtide_model::Bytes;
 
 use super::donor::{Donor, Way};
 use super::{Offer, Rung, Wants, least_worth};
@@ -34,9 +34,9 @@ impl Rung for BeyondShare {
     fn take(&self, scene: &Scene, _: &Wants, donor: &mut Donor<'_, '_>, bytes: Bytes) {
         let guest = donor.guest;
         // A silent guest keeps its fair share, and what it has not touched: nobody knows what it needs.
-        let (base, least) = match (scene.commitment, guest.need.used) {
-            (_, Some(_)) => (donor.base(scene), Bytes::ZERO),
-            (Commitment::Strict | Commitment::Elastic, None) => (donor.size, guest.entitlement),
+        let (base, least) = match guest.need.used {
+            Some(_) => (donor.base(scene), Bytes::ZERO),
+            None => (donor.size, guest.entitlement),
         };
         donor.size = base.saturating_sub(bytes).max(least.min(base));
         donor.urgent = true;
