@@ -173,6 +173,9 @@ pub fn give(scene: &Scene, guests: &[Guest<'_>], already: &[Wish]) -> Given {
 
 /// Buys the cheapest offers of a way.
 fn buy(rung: &dyn Rung, scene: &Scene, wants: &mut Wants, donors: &mut [Donor<'_, '_>]) {
+    if wants.all.is_zero() {
+        return;
+    }
     let offers = donors.iter_mut().filter_map(|donor| Some((rung.offer(scene, wants, donor)?, donor)));
     let mut offers: Vec<(Offer, &mut Donor<'_, '_>)> = offers.collect();
     offers.sort_by_key(|(offer, donor)| (offer.price, Reverse(offer.frees), donor.index));
