@@ -38,13 +38,9 @@ pub fn wishes(scene: &Scene, bound: &[Bound], guests: &mut Vec<Guest<'_>>) -> Gi
     let mut given = Given::default();
     // What guests give for their tmpfs counts for the host.
     for tmpfs in bound {
-        let Given { wishes, trims } = tmpfs.give(guests);
-        given.wishes.extend(wishes);
-        given.trims.extend(trims);
+        given.add(tmpfs.give(guests));
     }
-    let Given { wishes, trims } = give(scene, guests, &given.wishes);
-    given.wishes.extend(wishes);
-    given.trims.extend(trims);
+    given.add(give(scene, guests, &given.wishes));
     given.wishes.extend(clock::squeeze(scene, guests));
     let mut gives = vec![false; guests.len()];
     for wish in &given.wishes {

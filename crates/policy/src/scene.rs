@@ -169,14 +169,18 @@ impl Scene {
     /// The same without headroom for the growth of guests.
     #[must_use]
     pub fn wanted_for_used(&self) -> Bytes {
-        let danger = if self.emergency { self.danger } else { Bytes::ZERO };
-        self.lacking_used.saturating_sub(self.ledger.in_need).saturating_add(danger)
+        if self.emergency { self.pressing() } else { self.lacks_used() }
     }
 
     /// Urgently wanted memory without headroom for the growth of guests.
     #[must_use]
     pub fn pressing(&self) -> Bytes {
-        self.lacking_used.saturating_sub(self.ledger.in_need).saturating_add(self.danger)
+        self.lacks_used().saturating_add(self.danger)
+    }
+
+    /// Used memory that cannot be granted now.
+    fn lacks_used(&self) -> Bytes {
+        self.lacking_used.saturating_sub(self.ledger.in_need)
     }
 
     /// Strict: the part of the breach that nobody gives for: what guests keep although nobody ordered it, as long as no guest lacks anything.

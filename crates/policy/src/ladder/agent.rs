@@ -75,7 +75,7 @@ pub fn is_busy(guest: &Guest<'_>) -> bool {
     guest.next.agent.asked.is_some() || guest.seen.told.agent.latest().is_some_and(|agent| agent.busy)
 }
 
-/// The requests to agents that are right now: limits of page cache, compactions, and the trims that the operator or the ladder have chosen.
+/// What agents are asked for now: limits of page cache, compactions, and the trims that the operator ordered or the ladder chose.
 #[must_use]
 pub fn ask(scene: &Scene, seen: &Snapshot, guests: &[Guest<'_>], trims: &[Trim]) -> Vec<Action> {
     let (wanted, now) = (scene.wanted(), scene.now);
@@ -84,13 +84,13 @@ pub fn ask(scene: &Scene, seen: &Snapshot, guests: &[Guest<'_>], trims: &[Trim])
     let ordered = orders::ordered(seen, guests, is_trim);
     let mut actions = Vec::new();
     for (index, guest) in guests.iter().enumerate() {
-        let chosen = chosen.get(&index).filter(|_| !ordered.contains_key(&index)).copied();
-        let asked = match ordered.get(&index) {
-            Some(bytes) => ordered_trim(guest, *bytes),
-            None => request(guest, chosen, wanted, now),
+        let chosen = chosen.get(&index).copied();
+        let (asked, taken) = match ordered.get(&index) {
+            Some(bytes) => (ordered_trim(guest, *bytes), None),
+            None => (request(guest, chosen, wanted, now), chosen.and_then(|trim| trim.taken)),
         };
         let Some((request, bytes, reason)) = asked else { continue };
-        let takes = chosen.and_then(|trim| trim.taken).map(Takes::Cache);
+        let takes = taken.map(Takes::Cache);
         let expects = (!bytes.is_zero()).then_some(Yield { bytes, within: SAID_AFTER });
         let action = Action::of(guest.seen.id.clone(), request, reason);
         actions.push(Action { expects, takes, ..action });

@@ -3,7 +3,7 @@
 use memtide_model::Bytes;
 
 use super::donor::{Donor, Way};
-use super::{Offer, Rung, Wants, least_worth};
+use super::{Bought, Offer, Rung, Wants, least_worth};
 use crate::constants::HURT_PAUSE;
 use crate::guest::Guest;
 use crate::scene::Scene;
@@ -31,14 +31,14 @@ impl Rung for BeyondShare {
         })
     }
 
-    fn take(&self, scene: &Scene, _: &Wants, donor: &mut Donor<'_, '_>, bytes: Bytes) {
+    fn take(&self, scene: &Scene, _: &Wants, donor: &mut Donor<'_, '_>, bought: Bought) {
         let guest = donor.guest;
         // A silent guest keeps its fair share, and what it has not touched: nobody knows what it needs.
         let (base, least) = match guest.need.used {
             Some(_) => (donor.base(scene), Bytes::ZERO),
             None => (donor.size, guest.entitlement),
         };
-        donor.size = base.saturating_sub(bytes).max(least.min(base));
+        donor.size = base.saturating_sub(bought.bytes).max(least.min(base));
         donor.urgent = true;
         donor.way = Way::BeyondShare;
     }

@@ -9,7 +9,7 @@
 use memtide_model::{Bytes, Commitment, Taken};
 
 use super::donor::{Donor, Trim, Way, floor, has};
-use super::{Offer, Rung, Wants, agent, least_worth, probe};
+use super::{Bought, Offer, Rung, Wants, agent, least_worth, probe};
 use crate::activity;
 use crate::constants::{LEAST_GRANT, LEAST_STEP};
 use crate::guest::Guest;
@@ -45,7 +45,7 @@ impl Rung for Step {
         let cold = activity::likely_cold(able, &guest.next.activity).whole_mib().min(u64::from(u32::MAX));
         (able >= LEAST_STEP).then_some(Offer {
             frees: step.min(probe::may_give(guest, floor(scene, guest, donor.cache))),
-            least: LEAST_STEP.max(guest.dead_band()),
+            least: least_step(guest),
             price: (hurt << 32) + (u64::from(u32::MAX) - cold),
             pays: |wants| wants.all,
         })
@@ -55,8 +55,8 @@ impl Rung for Step {
         true
     }
 
-    fn take(&self, scene: &Scene, _: &Wants, donor: &mut Donor<'_, '_>, bytes: Bytes) {
-        squeeze(scene, donor, bytes, bytes, true);
+    fn take(&self, scene: &Scene, _: &Wants, donor: &mut Donor<'_, '_>, bought: Bought) {
+        squeeze(scene, donor, bought.bytes, bought.bytes, true);
     }
 }
 
@@ -77,7 +77,7 @@ impl Rung for Urgent {
             return None;
         }
         let most = self.most(donor).min(probe::may_give(guest, floor(scene, guest, donor.cache)));
-        let least = LEAST_STEP.max(guest.dead_band());
+        let least = least_step(guest);
         // Each target is work for the guest: cold cache goes in larger steps.
         let worth = if matches!(self, Self::Needed) { least } else { LEAST_GRANT };
         (most >= least).then_some(Offer {
@@ -86,13 +86,14 @@ impl Rung for Urgent {
             price: activity::uses(&guest.next.activity),
             pays: match self {
                 Self::Cold => |wants| wants.urgent,
-                Self::Unproven => |wants| wants.urgent.min(wants.pressing),
-                Self::Needed => |wants| wants.urgent.min(wants.for_used),
+                Self::Unproven => |wants| wants.pressing,
+                Self::Needed => |wants| wants.for_used,
             },
         })
     }
 
-    fn take(&self, scene: &Scene, wants: &Wants, donor: &mut Donor<'_, '_>, bytes: Bytes) {
+    fn take(&self, scene: &Scene, wants: &Wants, donor: &mut Donor<'_, '_>, bought: Bought) {
+        let bytes = bought.bytes;
         let trim = match self {
             Self::Needed => bytes,
             Self::Cold | Self::Unproven => wants.all.clamp(bytes, self.most(donor).max(bytes)),
@@ -121,11 +122,12 @@ pub struct Last;
 impl Rung for Last {
     fn offer(&self, scene: &Scene, _: &Wants, donor: &Donor<'_, '_>) -> Option<Offer> {
         let guest = donor.guest;
+        let used = guest.need.used?;
         if scene.emergency || donor.cache >= LEAST_STEP || !guest.class.squeeze {
             return None;
         }
         // What is under way takes it already.
-        let least = guest.need.used.unwrap_or_default().saturating_sub(guest.need.cache_beyond);
+        let least = used.saturating_sub(guest.need.cache_beyond);
         let most = guest.need.cache_beyond.min(donor.size.saturating_sub(least));
         (most >= least_worth(scene, guest)).then_some(Offer {
             frees: most,
@@ -135,11 +137,17 @@ impl Rung for Last {
         })
     }
 
-    fn take(&self, scene: &Scene, _: &Wants, donor: &mut Donor<'_, '_>, bytes: Bytes) {
-        donor.size = donor.base(scene).min(floor(scene, donor.guest, Bytes::ZERO)).saturating_sub(bytes);
+    fn take(&self, scene: &Scene, _: &Wants, donor: &mut Donor<'_, '_>, bought: Bought) {
+        donor.size =
+            donor.base(scene).min(floor(scene, donor.guest, Bytes::ZERO)).saturating_sub(bought.bytes);
         donor.urgent = true;
         donor.way = Way::BeyondShare;
     }
+}
+
+/// The least page cache that is worth a change.
+fn least_step(guest: &Guest<'_>) -> Bytes {
+    LEAST_STEP.max(guest.dead_band())
 }
 
 fn may_be_squeezed(guest: &Guest<'_>) -> bool {
@@ -161,12 +169,12 @@ fn squeeze(scene: &Scene, donor: &mut Donor<'_, '_>, step: Bytes, trim: Bytes, g
     let has = guest.need.cache_held;
     if let Some(droppable) = agent::droppable(guest, scene.now) {
         let bytes = trim.min(droppable);
-        donor.trim = Some(Trim { index: donor.index, bytes, taken: None });
+        let keeps = donor.cache.saturating_sub(bytes);
+        let taken = gently.then_some(Taken { has, keeps, gently });
+        donor.trim = Some(Trim { index: donor.index, bytes, taken });
         if gently {
             // What the agent drops is free memory, and the guest gives it as such.
-            donor.cache = donor.cache.saturating_sub(bytes);
-            let taken = Some(Taken { has, keeps: donor.cache, gently });
-            donor.trim = Some(Trim { index: donor.index, bytes, taken });
+            donor.cache = keeps;
             return;
         }
     }

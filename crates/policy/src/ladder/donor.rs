@@ -76,7 +76,7 @@ impl<'g, 'a> Donor<'g, 'a> {
         }
     }
 
-    /// The change that it is asked for, if it is worth one.
+    /// Its new target, if the change is worth making.
     pub fn wish(&self, scene: &Scene, wanted: Bytes) -> Option<Wish> {
         let guest = self.guest;
         let size = if self.urgent || self.taken.is_some() {

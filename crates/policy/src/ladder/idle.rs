@@ -4,7 +4,7 @@
 use memtide_model::{Bytes, Commitment};
 
 use super::donor::{Donor, Way, floor};
-use super::{Offer, Rung, Wants, agent, least_worth};
+use super::{Bought, Offer, Rung, Wants, agent, least_worth};
 use crate::scene::Scene;
 
 pub struct Idle;
@@ -29,18 +29,20 @@ impl Rung for Idle {
         })
     }
 
-    fn take(&self, scene: &Scene, wants: &Wants, donor: &mut Donor<'_, '_>, bytes: Bytes) {
+    fn take(&self, scene: &Scene, wants: &Wants, donor: &mut Donor<'_, '_>, bought: Bought) {
         let guest = donor.guest;
         let size = match scene.commitment {
-            Commitment::Strict => donor.from.saturating_sub(bytes),
+            Commitment::Strict => donor.from.saturating_sub(bought.bytes),
             // Untouched memory goes first, and brings nothing back.
-            Commitment::Elastic => {
-                guest.entry.touched().saturating_sub(bytes).max(floor(scene, guest, guest.need.cache_held))
-            }
+            Commitment::Elastic => guest.entry.touched().saturating_sub(bought.bytes).max(floor(
+                scene,
+                guest,
+                guest.need.cache_held,
+            )),
         };
         donor.urgent = !wants.urgent.is_zero() || !wants.over.is_zero();
         donor.size = donor.size.min(size);
-        donor.way = Way::Idle(idle(scene, wants, donor));
+        donor.way = Way::Idle(bought.of);
     }
 }
 

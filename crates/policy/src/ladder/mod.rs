@@ -51,8 +51,8 @@ trait Rung {
     /// What a donor offers this way.
     fn offer(&self, scene: &Scene, wants: &Wants, donor: &Donor<'_, '_>) -> Option<Offer>;
 
-    /// Takes `bytes` of the offer.
-    fn take(&self, scene: &Scene, wants: &Wants, donor: &mut Donor<'_, '_>, bytes: Bytes);
+    /// Takes what was bought.
+    fn take(&self, scene: &Scene, wants: &Wants, donor: &mut Donor<'_, '_>, bought: Bought);
 
     /// Whether others count on it.
     fn counts(&self) -> bool {
@@ -77,8 +77,15 @@ struct Offer {
     pays: fn(&Wants) -> Bytes,
 }
 
-/// Wanted memory that is still to be found.
+/// What is bought of an offer.
 #[derive(Clone, Copy)]
+struct Bought {
+    bytes: Bytes,
+    /// All that was offered.
+    of: Bytes,
+}
+
+/// Wanted memory that is still to be found.
 struct Wants {
     all: Bytes,
     for_use: Bytes,
@@ -117,19 +124,25 @@ pub struct Given {
     pub trims: Vec<Trim>,
 }
 
-/// The shrinks that are right now, besides those that guests give `already`.
+impl Given {
+    /// Adds what other guests are asked for.
+    pub fn add(&mut self, other: Self) {
+        self.wishes.extend(other.wishes);
+        self.trims.extend(other.trims);
+    }
+}
+
+/// What guests are asked to give now, besides what they give `already`.
 pub fn give(scene: &Scene, guests: &[Guest<'_>], already: &[Wish]) -> Given {
     let wanted = scene.wanted();
     let can_wait = scene.wanted_for_use().is_zero() && !scene.emergency;
-    // Those that report first would give for the others, too.
+    // Otherwise the guests that report first would give for the rest.
     if wanted.is_zero() || (can_wait && guests.iter().any(|guest| guest.is_awaited(scene.now))) {
         return Given::default();
     }
-    let mut given = vec![Bytes::ZERO; guests.len()];
-    let mut is_asked = vec![false; guests.len()];
+    let mut given = vec![None; guests.len()];
     for wish in already {
-        given[wish.index] = guests[wish.index].entry.touched().saturating_sub(wish.target);
-        is_asked[wish.index] = true;
+        given[wish.index] = Some(guests[wish.index].entry.touched().saturating_sub(wish.target));
     }
     let on_its_way = guests.iter().zip(&given).filter(|(guest, _)| guest.is_donor(scene.now));
     let mut wants = Wants {
@@ -141,7 +154,9 @@ pub fn give(scene: &Scene, guests: &[Guest<'_>], already: &[Wish]) -> Given {
         over: scene.over(),
         is_watched: guests.iter().any(|guest| search::is_taken(&guest.next.search)),
     };
-    wants.less(Bytes::sum(on_its_way.map(|(guest, given)| under_way(scene, guest).max(*given))));
+    wants.less(Bytes::sum(
+        on_its_way.map(|(guest, given)| under_way(scene, guest).max(given.unwrap_or_default())),
+    ));
     if wants.all.is_zero() {
         return Given::default();
     }
@@ -150,7 +165,7 @@ pub fn give(scene: &Scene, guests: &[Guest<'_>], already: &[Wish]) -> Given {
     let gives = |index: &usize| {
         let guest = &guests[*index];
         guest.may_give(scene.now)
-            && !is_asked[*index]
+            && given[*index].is_none()
             && guest.lacks_cache().is_zero()
             && !(may_grow && guest.takes_more())
     };
@@ -186,7 +201,7 @@ fn buy(rung: &dyn Rung, scene: &Scene, wants: &mut Wants, donors: &mut [Donor<'_
             continue;
         }
         let bytes = offer.frees.min(wanted.max(offer.least));
-        rung.take(scene, wants, donor, bytes);
+        rung.take(scene, wants, donor, Bought { bytes, of: offer.frees });
         match rung.counts() {
             true => wants.less(bytes.min(donor.counts)),
             false => uncounted = uncounted.saturating_add(bytes.min(donor.counts)),
@@ -207,8 +222,8 @@ fn under_way(scene: &Scene, guest: &Guest<'_>) -> Bytes {
     }
 }
 
-/// The smallest change of a guest that is worth making. While a strict commitment is not kept, it is 1 MiB, or less if an even part of what is missing
-/// is less.
+/// The smallest change of a target that is worth making: a dead band. While a strict commitment is not kept, it is 1 MiB, or an even part of what is
+/// missing if that is less.
 fn least_worth(scene: &Scene, guest: &Guest<'_>) -> Bytes {
     match scene.commitment {
         Commitment::Strict if !scene.short_each.is_zero() => scene.short_each.min(TOLERANCE),

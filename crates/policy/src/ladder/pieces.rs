@@ -1,10 +1,10 @@
 //! Elastic, urgently: free memory in small pieces, which free page reporting never returns, of guests that do not grow and may deflate their own
 //! balloons. A balloon takes it before any other, so the target is that much lower. Nobody counts on it: others give as if it did not come.
 
-use memtide_model::{Bytes, Commitment};
+use memtide_model::Commitment;
 
 use super::donor::{Donor, Way, floor};
-use super::{Offer, Rung, Wants, least_worth};
+use super::{Bought, Offer, Rung, Wants, least_worth};
 use crate::constants::PIECES;
 use crate::scene::Scene;
 
@@ -37,9 +37,9 @@ impl Rung for Pieces {
         false
     }
 
-    fn take(&self, _: &Scene, _: &Wants, donor: &mut Donor<'_, '_>, bytes: Bytes) {
+    fn take(&self, _: &Scene, _: &Wants, donor: &mut Donor<'_, '_>, bought: Bought) {
         donor.urgent = true;
-        donor.size = donor.from.saturating_sub(bytes);
-        donor.way = Way::Pieces(bytes);
+        donor.size = donor.from.saturating_sub(bought.bytes);
+        donor.way = Way::Pieces(bought.bytes);
     }
 }

@@ -20,8 +20,7 @@ use crate::constants::{FIRST_PAUSE, LEAST_STEP, LONGEST_PAUSE, SPLIT_EVERY, TOLE
 use crate::guest::Guest;
 use crate::scene::Scene;
 
-/// The splits that are right now. Notes in the scene how much memory they, and those before them,
-/// should return.
+/// The splits to ask for now. Notes in the scene how much memory they, and those before them, should return.
 #[must_use]
 pub fn ask(scene: &mut Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<Action> {
     let inflated_at = guests.iter().filter_map(tore_at).max();
