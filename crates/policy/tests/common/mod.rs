@@ -2,15 +2,18 @@
 #![allow(clippy::unwrap_used, reason = "what a test does not find fails it")]
 #![allow(dead_code, reason = "each test file uses its part")]
 
+mod decide;
+
 use std::sync::Arc;
 
+pub use self::decide::decide;
 use memtide_guest::{Guest, Program, Spec};
 use memtide_model::{
     Absence, Amount, Answer, Backend, Balloon, Budget, Bytes, Capabilities, Commitment, Config, Cost,
     Decision, Gain, GuestId, GuestSeen, GuestState, GuestStats, HostSeen, Mode, Moment, PAGE_4K, Plan,
     Polling, Proof, Reading, Request, Snapshot, Span, State, Told, WallClock, Witness,
 };
-use memtide_policy::{Violation, check, hears, witness};
+use memtide_policy::{Violation, check, witness};
 
 pub const OVERHEAD: Bytes = Bytes::from_mib(60);
 
@@ -310,12 +313,4 @@ impl Host {
         }
         self.now - start
     }
-}
-
-/// A decision whose whole plan is carried out: its state has heard of it.
-pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
-    let mut decision = memtide_policy::decide(config, state, seen);
-    let answers = vec![Answer::Accepted; decision.plan.actions.len()];
-    hears(&mut decision.state, seen, &decision.plan, &answers);
-    decision
 }

@@ -4,16 +4,20 @@
 //! therefore meets readings that contradict it. `Follow` lets an actual obey the target now and then.
 #![allow(clippy::unwrap_used, reason = "what a test does not find fails it")]
 
+#[path = "decide.rs"]
+mod decide;
+
 use indexmap::IndexMap;
 use std::fmt;
 
+pub use self::decide::decide;
 use memtide_model::{
-    Absence, Agent, AgentCounters, AgentMemory, Amount, Answer, Backend, Balloon, Budget, Bytes,
-    Capabilities, Class, Commitment, Config, Cost, Decision, Fence, GuestId, GuestSeen, GuestStats, Hold,
-    HostSeen, Hotplug, Keeps, Limit, Mode, Moment, Order, Ordered, Plan, Polling, Pressure, Reading, Share,
-    Snapshot, Space, Span, State, SwapCounters, Tmpfs, TmpfsId, Told, WallClock, Witness,
+    Absence, Agent, AgentCounters, AgentMemory, Amount, Backend, Balloon, Budget, Bytes, Capabilities, Class,
+    Commitment, Config, Cost, Fence, GuestId, GuestSeen, GuestStats, Hold, HostSeen, Hotplug, Keeps, Limit,
+    Mode, Moment, Order, Ordered, Plan, Polling, Pressure, Reading, Share, Snapshot, Space, Span, State,
+    SwapCounters, Tmpfs, TmpfsId, Told, WallClock, Witness,
 };
-use memtide_policy::{Violation, check, hears, witness};
+use memtide_policy::{Violation, check, witness};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -488,12 +492,4 @@ fn agent(shape: &Shape, appearance: &Appearance, actual: Bytes) -> Reading<Agent
     let agent =
         Agent { memory, counters, counts_refaults: true, trims: true, compacts: true, ..Agent::default() };
     appearance.stats.0.read(agent)
-}
-
-/// A decision whose whole plan is carried out: its state has heard of it.
-pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
-    let mut decision = memtide_policy::decide(config, state, seen);
-    let answers = vec![Answer::Accepted; decision.plan.actions.len()];
-    hears(&mut decision.state, seen, &decision.plan, &answers);
-    decision
 }
