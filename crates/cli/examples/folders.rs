@@ -139,9 +139,7 @@ impl Control for Folder {
             Request::PollStats(_)
             | Request::Reclaim(_)
             | Request::Split
-            | Request::Trim(_)
-            | Request::Compact
-            | Request::LimitCache(_)
+            | Request::Agent(_)
             | Request::Merge(_)
             | Request::Share(_) => Box::pin(async { Err(Absence::Unsupported) }),
         }

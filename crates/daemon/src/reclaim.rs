@@ -201,8 +201,8 @@ mod tests {
     use memtide_api::history::History;
     use memtide_engine::{Applied, ApplyError, Asking, Engine, Wake, World};
     use memtide_model::{
-        Absence, Action, Agent, AgentMemory, Answer, Backend, Balloon, Capabilities, Config, Cost, GuestId,
-        GuestSeen, HostSeen, Polling, Reading, Request, Snapshot, Span, Told, WallClock,
+        Absence, Action, Agent, AgentMemory, Answer, Backend, Balloon, Capabilities, Config, Cost, Deed,
+        GuestId, GuestSeen, HostSeen, Polling, Reading, Request, Snapshot, Span, Told, WallClock,
     };
 
     use super::*;
@@ -294,7 +294,7 @@ mod tests {
         }
 
         fn apply(&mut self, action: &Action) -> Result<Applied, ApplyError> {
-            if let Request::Trim(bytes) = action.request {
+            if let Request::Agent(Deed::Trim(bytes)) = action.request {
                 (self.ended, self.freed) = (self.ended + 1, bytes);
                 self.cache = self.cache.saturating_sub(bytes);
             }

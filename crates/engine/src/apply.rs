@@ -68,7 +68,7 @@ impl Ground<'_> {
 
     /// Whether `action` raises the guest's worst-case cost without asking.
     fn raises(&self, action: &Action) -> bool {
-        let (Request::SetTarget(target), Some(guest)) = (action.request, action.guest()) else {
+        let (Some(target), Some(guest)) = (action.request.size(), action.guest()) else {
             return false;
         };
         let actual = self.step.seen.guest(guest).map_or(Bytes::ZERO, GuestSeen::actual);

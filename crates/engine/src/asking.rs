@@ -18,8 +18,7 @@
 //! What a process costs is read together with its monitor, and at least every [`LONGEST`]; if guests are few, at each tick.
 
 use memtide_model::{
-    Action, BalloonCounters, Bytes, GuestId, GuestSeen, GuestStats, Moment, Polling, Reading, Request, Span,
-    Told,
+    Action, BalloonCounters, Bytes, GuestId, GuestSeen, GuestStats, Moment, Polling, Reading, Span, Told,
 };
 use memtide_policy::evidence::Evidence;
 use memtide_policy::need::dead_band;
@@ -175,7 +174,7 @@ impl Asking {
     pub fn changed(&mut self, action: &Action, now: Moment) {
         if let Some(last) = action.guest().and_then(|guest| self.last(guest)) {
             last.moved_at = Some(now);
-            if let Request::SetTarget(target) = action.request {
+            if let Some(target) = action.request.size() {
                 last.asked_to_keep = Some(target);
             }
         }
@@ -273,7 +272,7 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
-    use memtide_model::{Absence, Backend, Balloon, Capabilities, Cost, GuestStats, Reason, Told};
+    use memtide_model::{Absence, Backend, Balloon, Capabilities, Cost, GuestStats, Reason, Request, Told};
 
     fn but(mut guest: GuestSeen, change: impl FnOnce(&mut GuestSeen)) -> GuestSeen {
         change(&mut guest);

@@ -15,8 +15,8 @@ use std::mem::discriminant;
 use std::sync::Arc;
 
 use memtide_model::{
-    Action, Answer, Bytes, Config, GuestId, GuestSeen, Moment, Names, Record, Report, Request, Snapshot,
-    Span, State, Tick, Verdict, Witness,
+    Action, Answer, Bytes, Config, GuestId, GuestSeen, Moment, Names, Record, Report, Snapshot, Span, State,
+    Tick, Verdict, Witness,
 };
 
 use crate::policy::{Policy, own_policy};
@@ -155,11 +155,11 @@ fn actual_of(seen: &Snapshot, guest: &GuestId) -> Option<Bytes> {
 /// One action in one line: `web target 512 MiB → 384 MiB: reason`.
 pub(crate) fn action_text(names: &Names<'_>, action: &Action, had: Option<Bytes>) -> String {
     let name = names.subject(&action.subject);
-    match (action.request, had) {
-        (Request::SetTarget(target), Some(had)) => {
+    match (action.request.size(), had) {
+        (Some(target), Some(had)) => {
             format!("{name} target {had} → {target}: {}", action.reason)
         }
-        (request, _) => format!("{name} {request}: {}", action.reason),
+        _ => format!("{name} {}: {}", action.request, action.reason),
     }
 }
 

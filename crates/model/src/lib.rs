@@ -8,7 +8,7 @@
 //! - [`GuestId`]: the identity of a guest, unique even if its name is used again; [`Names`]: its name for people;
 //! - [`Reading`]: a measurement that is fresh, stale or absent, and says so;
 //! - [`Hold`], [`Order`]: guests that memtide leaves alone, and the operator's orders;
-//! - [`Request`], [`Subject`], [`UnderWay`]: what memtide asks of a mechanism, and what becomes of it;
+//! - [`Request`], [`Deed`], [`Subject`], [`UnderWay`]: what memtide asks of a mechanism, and what becomes of it;
 //! - [`Users`]: whose guests count as guests; [`Outsiders`]: the guests of others;
 //! - [`Tmpfs`]: a file system in memory that bounds the guests whose memory it holds;
 //! - [`Config`], [`Snapshot`], [`State`]: the three inputs of a decision; [`Witness`]: the check's own record;
@@ -72,7 +72,7 @@ pub use plan::{Action, Plan, Reason, Taken, Takes};
 pub use reading::{Absence, Reading};
 pub use record::{Answer, OWN_POLICY, Record, Refusal, Tick};
 pub use report::{GuestReport, HostReport, Report, Savings, SelfDeflations, Verdict};
-pub use request::{Mechanism, Request, Subject, UnderWay, Yield};
+pub use request::{Deed, Mechanism, Request, Subject, UnderWay, Yield};
 pub use scanned::Scanned;
 pub use self_deflation::{ParseWithinError, SelfDeflationWithin};
 pub use snapshot::{Backend, GuestSeen, HostSeen, Missed, Pressure, Snapshot, SwapCounters};

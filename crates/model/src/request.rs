@@ -52,16 +52,25 @@ pub enum Request {
     Reclaim(Bytes),
     /// Make the kernel split the guest's torn huge pages.
     Split,
-    /// Let the guest's agent drop this much cold page cache.
-    Trim(Bytes),
-    /// Let the guest's agent compact free memory, so that more of it can return to the host.
-    Compact,
-    /// Let the guest's agent keep unmapped page cache at or below this part of the guest's memory; `None`: no limit any more.
-    LimitCache(Option<Share>),
     /// Let the kernel look for equal pages, or stop it.
     Merge(KsmOrder),
     /// Let KSM merge the guest's memory, or not: then all that is merged becomes the guest's own again, at once.
     Share(bool),
+    /// Let the guest's agent do something.
+    #[serde(untagged)]
+    Agent(Deed),
+}
+
+/// What a guest's agent can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Deed {
+    /// Drop this much cold page cache.
+    Trim(Bytes),
+    /// Compact free memory, so that more of it can return to the host.
+    Compact,
+    /// Keep unmapped page cache at or below this part of the guest's memory; `None`: no limit any more.
+    LimitCache(Option<Share>),
 }
 
 /// The means behind a request.
@@ -83,12 +92,6 @@ pub enum Mechanism {
 }
 
 impl Request {
-    /// Whether the guest's agent does it.
-    #[must_use]
-    pub const fn is_for_the_agent(self) -> bool {
-        matches!(self.mechanism(), Mechanism::Agent)
-    }
-
     /// The means behind it.
     #[must_use]
     pub const fn mechanism(self) -> Mechanism {
@@ -97,26 +100,36 @@ impl Request {
             Self::PollStats(_) => Mechanism::Statistics,
             Self::Reclaim(_) => Mechanism::Reclaim,
             Self::Split => Mechanism::Split,
-            Self::Trim(_) | Self::Compact | Self::LimitCache(_) => Mechanism::Agent,
+            Self::Agent(_) => Mechanism::Agent,
             Self::Merge(_) | Self::Share(_) => Mechanism::Ksm,
         }
+    }
+
+    /// The size that it gives a guest; `None` if it changes no size. Whatever grants or takes is judged by this.
+    #[must_use]
+    pub const fn size(self) -> Option<Bytes> {
+        match self {
+            Self::SetTarget(target) => Some(target),
+            Self::PollStats(_)
+            | Self::Reclaim(_)
+            | Self::Split
+            | Self::Agent(_)
+            | Self::Merge(_)
+            | Self::Share(_) => None,
+        }
+    }
+
+    /// The deed of the guest's agent; `None` if it is for somebody else.
+    #[must_use]
+    pub const fn deed(self) -> Option<Deed> {
+        if let Self::Agent(deed) = self { Some(deed) } else { None }
     }
 
     /// The worst case of the request while it is under way: the most memory that a guest with `actual` now may keep without being asked
     /// again. A request that takes memory may yield nothing.
     #[must_use]
     pub fn keeps_at_most(self, actual: Bytes) -> Bytes {
-        match self {
-            Self::SetTarget(target) => target.max(actual),
-            Self::PollStats(_)
-            | Self::Reclaim(_)
-            | Self::Split
-            | Self::Trim(_)
-            | Self::Compact
-            | Self::LimitCache(_)
-            | Self::Merge(_)
-            | Self::Share(_) => actual,
-        }
+        self.size().map_or(actual, |size| size.max(actual))
     }
 }
 
@@ -154,13 +167,21 @@ impl fmt::Display for Request {
             Self::PollStats(span) => write!(f, "poll statistics every {span}"),
             Self::Reclaim(bytes) => write!(f, "reclaim {bytes} from its cgroup"),
             Self::Split => f.write_str("split its torn huge pages"),
+            Self::Agent(deed) => deed.fmt(f),
+            Self::Merge(order) => order.fmt(f),
+            Self::Share(true) => f.write_str("let KSM merge its memory"),
+            Self::Share(false) => f.write_str("keep its memory from KSM"),
+        }
+    }
+}
+
+impl fmt::Display for Deed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::Trim(bytes) => write!(f, "trim {bytes} of cold page cache"),
             Self::Compact => f.write_str("compact free memory"),
             Self::LimitCache(Some(share)) => write!(f, "limit page cache to {share}"),
             Self::LimitCache(None) => f.write_str("no limit of page cache"),
-            Self::Merge(order) => order.fmt(f),
-            Self::Share(true) => f.write_str("let KSM merge its memory"),
-            Self::Share(false) => f.write_str("keep its memory from KSM"),
         }
     }
 }

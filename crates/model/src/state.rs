@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AgentCounters, BackOff, Bytes, Gain, GuestId, GuestStats, Hold, HostState, KsmState, Moment, Polling,
-    Pressure, Reason, Request, Span, SwapCounters, TmpfsId, UnderWay,
+    AgentCounters, BackOff, Bytes, Deed, Gain, GuestId, GuestStats, Hold, HostState, KsmState, Moment,
+    Polling, Pressure, Reason, Span, SwapCounters, TmpfsId, UnderWay,
 };
 
 /// The policy's memory.
@@ -348,7 +348,7 @@ pub struct AgentAsked {
     /// When memtide asked.
     pub at: Moment,
     /// What for.
-    pub request: Request,
+    pub deed: Deed,
     /// The memory that was asked for; zero for a limit of page cache.
     pub bytes: Bytes,
     /// The requests that the agent had ended before.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use memtide_model::{
-    Absence, AgentAsked, Bounds, Bytes, Class, Config, GuestId, GuestSeen, GuestState, Hold, Keeps, Moment,
-    Order, PageSize, Request, Span, Verdict, Withheld,
+    Absence, AgentAsked, Bounds, Bytes, Class, Config, Deed, GuestId, GuestSeen, GuestState, Hold, Keeps,
+    Moment, Order, PageSize, Span, Verdict, Withheld,
 };
 
 use crate::constants::{BOOTS, REACTS_WITH, RESET_SETTLES, TOLERANCE};
@@ -209,7 +209,7 @@ impl<'a> Guest<'a> {
         };
         let balloon = self.before.target_set_at.filter(|_| arrived).map(|at| counts(now.since(at)));
         let works = self.seen.told.agent.latest().is_some_and(|agent| agent.busy);
-        let trims = |asked: &AgentAsked| works && matches!(asked.request, Request::Trim(_));
+        let trims = |asked: &AgentAsked| works && matches!(asked.deed, Deed::Trim(_));
         let agent = self.before.agent.asked.filter(trims).map(|asked| asked.at);
         balloon.max(agent.map(|at| now.since(at)))
     }

@@ -56,10 +56,10 @@ impl Heard<'_> {
             }
             Request::Reclaim(_) if self.is_done => guest.last_reason = Some((self.now, reason)),
             Request::Split => guest.splits.asked = Some(Asked { at: self.now, torn: bytes, least: bytes }),
-            Request::Trim(_) | Request::Compact | Request::LimitCache(_) => {
+            Request::Agent(deed) => {
                 let ended =
                     self.seen.and_then(|seen| seen.told.agent.latest()).map_or(0, |agent| agent.ended);
-                guest.agent.asked = Some(AgentAsked { at: self.now, request, bytes, ended });
+                guest.agent.asked = Some(AgentAsked { at: self.now, deed, bytes, ended });
             }
             Request::Share(_) => guest.share_asked_at = Some(self.now),
             Request::PollStats(_) | Request::Reclaim(_) | Request::Merge(_) => {}

@@ -142,10 +142,10 @@ impl<'p> Acts<'p> {
         let mut acts = Self { targets: BTreeMap::new(), polled: BTreeSet::new() };
         for action in &plan.actions {
             let Some(guest) = action.guest() else { continue };
-            match action.request {
-                Request::SetTarget(target) => drop(acts.targets.insert(guest, target)),
-                Request::PollStats(_) => drop(acts.polled.insert(guest)),
-                _ => {}
+            if let Some(size) = action.request.size() {
+                acts.targets.insert(guest, size);
+            } else if matches!(action.request, Request::PollStats(_)) {
+                acts.polled.insert(guest);
             }
         }
         acts

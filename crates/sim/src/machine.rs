@@ -9,8 +9,8 @@ use std::time::Duration;
 use memtide_engine::{Applied, ApplyError, Ask, Asking, Wake, World};
 use memtide_guest::{Guest, Random};
 use memtide_model::{
-    Absence, Action, Bytes, GuestId, GuestSeen, HostSeen, KsmMode, Moment, Order, Polling, Reading, Request,
-    Snapshot, Span, Told, WallClock,
+    Absence, Action, Bytes, Deed, GuestId, GuestSeen, HostSeen, KsmMode, Moment, Order, Polling, Reading,
+    Request, Snapshot, Span, Told, WallClock,
 };
 
 use crate::host::Host;
@@ -371,9 +371,9 @@ impl World for Machine {
             Request::PollStats(every) => resident.polled = Polling::Every(every),
             // Guest RAM is anonymous memory, which cannot be reclaimed without swap.
             Request::Reclaim(_) => return Ok(Applied::Yielded(Bytes::ZERO)),
-            Request::Trim(bytes) => resident.trim(bytes, self.now),
+            Request::Agent(Deed::Trim(bytes)) => resident.trim(bytes, self.now),
             // The model has none of it.
-            Request::Compact | Request::LimitCache(_) | Request::Merge(_) => {
+            Request::Agent(Deed::Compact | Deed::LimitCache(_)) | Request::Merge(_) => {
                 return failed(Absence::Unsupported);
             }
             Request::Share(share) => resident.merged.may = share,

@@ -256,12 +256,7 @@ impl LiveWorld {
         match (action.guest(), action.request) {
             (
                 Some(guest),
-                Request::SetTarget(_)
-                | Request::PollStats(_)
-                | Request::Trim(_)
-                | Request::Compact
-                | Request::LimitCache(_)
-                | Request::Share(_),
+                Request::SetTarget(_) | Request::PollStats(_) | Request::Agent(_) | Request::Share(_),
             ) => self.fleet.request(guest, action.request, ACT_WITHIN).map(|()| Applied::Accepted),
             (Some(guest), Request::Reclaim(bytes)) => {
                 let seen = self.fleet.seen(guest).ok_or(Absence::Gone)?;

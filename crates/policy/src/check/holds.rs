@@ -11,15 +11,15 @@ use super::witness::{DOES_NOT_FOLLOW, DRAWN_BACK};
 pub fn breaks(guest: &Known<'_>, request: Request) -> bool {
     let Some(hold) = guest.hold() else { return false };
     let stays = |target| target == guest.whole_pages(guest.keeps);
-    match (hold.keeps, request) {
+    match (hold.keeps, request.size(), request) {
         // It only takes what the guest does not keep anyway.
-        (_, Request::Reclaim(_)) => false,
-        (Keeps::Size, Request::SetTarget(target)) => !stays(target),
-        (Keeps::Limit, Request::SetTarget(target)) => {
+        (_, _, Request::Reclaim(_)) => false,
+        (Keeps::Size, Some(size), _) => !stays(size),
+        (Keeps::Limit, Some(size), _) => {
             let least = guest.whole_pages(guest.pending.min(guest.limit()));
-            target < least && !stays(target)
+            size < least && !stays(size)
         }
-        (Keeps::Limit, Request::PollStats(_)) => false,
+        (Keeps::Limit, None, Request::PollStats(_)) => false,
         _ => true,
     }
 }
@@ -41,7 +41,7 @@ pub fn kills(guest: &Known<'_>, now: Moment) -> bool {
 
 /// A guest whose foreign hold ends is granted nothing yet.
 pub fn stays_or_shrinks(guest: &Known<'_>, request: Request) -> bool {
-    !matches!(request, Request::SetTarget(target) if target > guest.keeps)
+    request.size().is_none_or(|size| size <= guest.keeps)
 }
 
 /// Whether foreign holds may end: the host is in danger, or another guest runs dry.

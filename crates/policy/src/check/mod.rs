@@ -19,7 +19,7 @@ mod wanted;
 pub mod witness;
 
 use memtide_model::{
-    Action, Bytes, Config, GuestId, Keeps, KsmMode, Mechanism, Mode, Ordered, Plan, Polling, Request,
+    Action, Bytes, Config, Deed, GuestId, Keeps, KsmMode, Mechanism, Mode, Ordered, Plan, Polling, Request,
     Snapshot, Span, Subject, Withheld, Witness,
 };
 
@@ -245,12 +245,12 @@ pub enum Violation {
         droppable: Bytes,
     },
     /// The plan asks an agent for memory that nobody can want, or for page cache that memtide may not take.
-    #[error("the plan asks the agent in {guest} to {request}, and nobody can want it")]
+    #[error("the plan asks the agent in {guest} to {deed}, and nobody can want it")]
     AsksForNothing {
         /// The guest.
         guest: GuestId,
         /// What its agent would do.
-        request: Request,
+        deed: Deed,
     },
     /// The guest's statistics are polled as often already.
     #[error("the plan polls the statistics of {0}, which are polled already")]
@@ -334,7 +334,7 @@ impl<'a> Bench<'a> {
     /// The last action that takes memory, and its guest.
     fn last_shrink(&self, plan: &'a Plan) -> Option<(usize, &'a GuestId)> {
         plan.actions.iter().enumerate().rev().find_map(|(place, action)| {
-            let (Some(id), Request::SetTarget(target)) = (action.guest(), action.request) else {
+            let (Some(id), Some(target)) = (action.guest(), action.request.size()) else {
                 return None;
             };
             takes(&self.guests[self.index_of(id)?], target).then_some((place, id))
@@ -376,9 +376,7 @@ impl<'a> Bench<'a> {
             }
             Request::PollStats(_) | Request::Reclaim(_) => {}
             Request::Split => broken.extend(self.judge_split(index)),
-            Request::Trim(_) | Request::Compact | Request::LimitCache(_) => {
-                broken.extend(self.judge_deed(index, action.request));
-            }
+            Request::Agent(deed) => broken.extend(self.judge_deed(index, deed)),
             Request::Merge(_) => broken.push(Violation::NotForAGuest(id.clone(), action.request)),
             Request::Share(shares) => broken.extend(self.judge_sharing(index, shares)),
             Request::SetTarget(target) => self.judge_target(index, target, shrinks_later, broken),
@@ -456,45 +454,45 @@ impl<'a> Bench<'a> {
     }
 
     /// A request to the agent of a guest: it must be able, must have said that it has as much, and must not be asked too often.
-    fn judge_deed(&mut self, index: usize, request: Request) -> Option<Violation> {
+    fn judge_deed(&mut self, index: usize, deed: Deed) -> Option<Violation> {
         let guest = &self.guests[index];
         let id = || guest.seen.id.clone();
-        let agent = guest.seen.told.agent.fresh().filter(|agent| match request {
-            Request::Compact => agent.compacts,
+        let agent = guest.seen.told.agent.fresh().filter(|agent| match deed {
+            Deed::Compact => agent.compacts,
             _ => agent.trims,
         });
         let Some(agent) = agent else { return Some(Violation::NoAgent(id())) };
-        if let (Request::Trim(_) | Request::Compact, Some(why)) = (request, guest.why_withheld()) {
+        if let (Deed::Trim(_) | Deed::Compact, Some(why)) = (deed, guest.why_withheld()) {
             return Some(Violation::TakesInVain { guest: id(), why });
         }
         if guest.record.agent_asked_at.is_some_and(|at| self.seen.taken_at.since(at) < ASKS_EVERY) {
             return Some(Violation::AsksTooOften(id()));
         }
-        match request {
-            Request::Trim(bytes) if bytes > agent.droppable() => {
+        match deed {
+            Deed::Trim(bytes) if bytes > agent.droppable() => {
                 Some(Violation::TrimsNeeded { guest: id(), bytes, droppable: agent.droppable() })
             }
-            Request::LimitCache(share) => {
+            Deed::LimitCache(share) => {
                 let is_right = share == guest.class.cache_limit;
                 (!is_right).then(|| Violation::NotOrdered(Subject::Guest(id())))
             }
-            _ => self.judge_freeing(index, request),
+            Deed::Trim(_) | Deed::Compact => self.judge_freeing(index, deed),
         }
     }
 
     /// What an agent frees must be wanted by others, or by the operator. Each request is judged by itself.
-    fn judge_freeing(&mut self, index: usize, request: Request) -> Option<Violation> {
+    fn judge_freeing(&mut self, index: usize, deed: Deed) -> Option<Violation> {
         let (config, witness, seen) = (self.config, self.witness, self.seen);
         let guest = &self.guests[index];
-        let (bytes, may) = match request {
-            Request::Trim(bytes) => (bytes, guest.class.squeeze),
+        let (bytes, may) = match deed {
+            Deed::Trim(bytes) => (bytes, guest.class.squeeze),
             _ => (Bytes::ZERO, true),
         };
         let wanted = self.wanted.get_or_insert_with(|| Wanted::new(config, witness, seen, &self.guests));
         let tmpfs = self.tmpfs.get_or_insert_with(|| AllTmpfs::new(config, witness, seen, &self.guests));
         let is_wanted = may && (wanted.is_wanted_from(guest, bytes) || tmpfs.is_wanted_from(guest, bytes));
-        let is_right = is_wanted || is_ordered_trim(seen, guest, request);
-        (!is_right).then(|| Violation::AsksForNothing { guest: guest.seen.id.clone(), request })
+        let is_right = is_wanted || is_ordered_trim(seen, guest, deed);
+        (!is_right).then(|| Violation::AsksForNothing { guest: guest.seen.id.clone(), deed })
     }
 
     fn judge_target(
@@ -606,9 +604,9 @@ fn is_ordered(seen: &Snapshot, action: &Action) -> bool {
 }
 
 /// Whether the operator ordered the guest's agent to drop at least this much.
-fn is_ordered_trim(seen: &Snapshot, guest: &Known<'_>, request: Request) -> bool {
-    seen.orders.iter().any(|order| match (order.ordered, request) {
-        (Ordered::Trim(ordered), Request::Trim(asked)) => order.guest == guest.seen.id && asked <= ordered,
+fn is_ordered_trim(seen: &Snapshot, guest: &Known<'_>, deed: Deed) -> bool {
+    seen.orders.iter().any(|order| match (order.ordered, deed) {
+        (Ordered::Trim(ordered), Deed::Trim(asked)) => order.guest == guest.seen.id && asked <= ordered,
         _ => false,
     })
 }

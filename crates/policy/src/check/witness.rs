@@ -123,7 +123,7 @@ pub fn hears(witness: &mut Witness, seen: &Snapshot, plan: &Plan, answers: &[Ans
                 }
                 continue;
             }
-            Request::Trim(_) | Request::Compact | Request::LimitCache(_) => {
+            Request::Agent(_) => {
                 if *answer != Answer::Refused {
                     witnessed.agent_asked_at = Some(now);
                 }

@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 
 use memtide_model::{
-    Action, Agent, BackOff, Bytes, Moment, Ordered, Reason, Request, Snapshot, Takes, Yield,
+    Action, Agent, BackOff, Bytes, Deed, Moment, Ordered, Reason, Request, Snapshot, Takes, Yield,
 };
 
 use super::Trim;
@@ -29,8 +29,8 @@ use crate::scene::Scene;
 pub fn watch(guest: &mut Guest<'_>, now: Moment) {
     let Some(asked) = guest.before.agent.asked else { return };
     let agent = guest.seen.told.agent.fresh().filter(|agent| agent.ended > asked.ended);
-    let is_done = |agent: &Agent| match asked.request {
-        Request::LimitCache(_) => agent.cache_limit == guest.class.cache_limit,
+    let is_done = |agent: &Agent| match asked.deed {
+        Deed::LimitCache(_) => agent.cache_limit == guest.class.cache_limit,
         _ => agent.freed >= FREED_ENOUGH.of(asked.bytes),
     };
     let is_done = agent.map(is_done);
@@ -41,13 +41,13 @@ pub fn watch(guest: &mut Guest<'_>, now: Moment) {
     state.asked = None;
     let worked = is_done == Some(true);
     // What compaction cannot bring, a trim may.
-    let (pause, first) = match asked.request {
-        Request::Compact => (&mut state.compacts, COMPACT_EVERY),
+    let (pause, first) = match asked.deed {
+        Deed::Compact => (&mut state.compacts, COMPACT_EVERY),
         _ => (&mut state.back_off, FIRST_PAUSE),
     };
-    *pause = match (worked, asked.request) {
+    *pause = match (worked, asked.deed) {
         (false, _) => pause.again(now, first, LONGEST_PAUSE),
-        (true, Request::Compact) => BackOff::default().again(now, first, LONGEST_PAUSE),
+        (true, Deed::Compact) => BackOff::default().again(now, first, LONGEST_PAUSE),
         (true, _) => BackOff::default(),
     };
 }
@@ -65,7 +65,7 @@ pub fn droppable(guest: &Guest<'_>, now: Moment) -> Option<Bytes> {
 #[must_use]
 pub fn returning(guest: &Guest<'_>, now: Moment) -> Bytes {
     let asked =
-        guest.before.under_way.iter().filter(|asked| asked.request.is_for_the_agent() && now < asked.until);
+        guest.before.under_way.iter().filter(|asked| asked.request.deed().is_some() && now < asked.until);
     Bytes::sum(asked.map(|asked| asked.expected.saturating_sub(asked.yielded)))
 }
 
@@ -89,21 +89,21 @@ pub fn ask(scene: &Scene, seen: &Snapshot, guests: &[Guest<'_>], trims: &[Trim])
             Some(bytes) => (ordered_trim(guest, *bytes), None),
             None => (request(guest, chosen, wanted, now), chosen.and_then(|trim| trim.taken)),
         };
-        let Some((request, bytes, reason)) = asked else { continue };
+        let Some((deed, bytes, reason)) = asked else { continue };
         let takes = taken.map(Takes::Cache);
         let expects = (!bytes.is_zero()).then_some(Yield { bytes, within: SAID_AFTER });
-        let action = Action::of(guest.seen.id.clone(), request, reason);
+        let action = Action::of(guest.seen.id.clone(), Request::Agent(deed), reason);
         actions.push(Action { expects, takes, ..action });
     }
     actions
 }
 
 /// A trim that the operator ordered: a pause after failures does not count.
-fn ordered_trim(guest: &Guest<'_>, bytes: Bytes) -> Option<(Request, Bytes, Reason)> {
+fn ordered_trim(guest: &Guest<'_>, bytes: Bytes) -> Option<(Deed, Bytes, Reason)> {
     let agent = guest.seen.told.agent.fresh().filter(|agent| agent.trims)?;
     let bytes = bytes.min(agent.droppable());
     let is_free = guest.is_managed() && !guest.is_withheld() && guest.next.hold.is_none() && !is_busy(guest);
-    (is_free && !bytes.is_zero()).then_some((Request::Trim(bytes), bytes, Reason::Ordered))
+    (is_free && !bytes.is_zero()).then_some((Deed::Trim(bytes), bytes, Reason::Ordered))
 }
 
 fn request(
@@ -111,21 +111,21 @@ fn request(
     chosen: Option<&Trim>,
     wanted: Bytes,
     now: Moment,
-) -> Option<(Request, Bytes, Reason)> {
+) -> Option<(Deed, Bytes, Reason)> {
     let agent = guest.seen.told.agent.fresh()?;
     if !guest.is_free() || is_busy(guest) || guest.next.agent.back_off.lasts(now) {
         return None;
     }
     if let Some(trim) = chosen {
         let reason = Reason::ColdCache { droppable: agent.droppable(), wanted };
-        return Some((Request::Trim(trim.bytes), trim.bytes, reason));
+        return Some((Deed::Trim(trim.bytes), trim.bytes, reason));
     }
     if agent.trims && agent.cache_limit != guest.class.cache_limit {
-        return Some((Request::LimitCache(guest.class.cache_limit), Bytes::ZERO, Reason::CacheLimit));
+        return Some((Deed::LimitCache(guest.class.cache_limit), Bytes::ZERO, Reason::CacheLimit));
     }
     let pieces = agent.free_pieces();
     let lately = guest.next.agent.compacts.lasts(now);
     let helps =
         agent.compacts && guest.reports_freed() && !guest.is_withheld() && pieces >= LEAST_STEP && !lately;
-    (helps && !wanted.is_zero()).then_some((Request::Compact, pieces, Reason::FreePieces { pieces, wanted }))
+    (helps && !wanted.is_zero()).then_some((Deed::Compact, pieces, Reason::FreePieces { pieces, wanted }))
 }

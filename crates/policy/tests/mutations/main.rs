@@ -9,9 +9,10 @@ use std::collections::BTreeSet;
 
 use common::{but, config, decide, elastic, guest, id, mib, proved, snapshot, told};
 use memtide_model::{
-    Absence, Action, Agent, AgentMemory, Bytes, Config, Fence, Hold, Keeps, KsmMode, KsmOrder, KsmReason,
-    KsmSeen, KsmSettings, Missed, Mode, Moment, Order, Ordered, Plan, Polling, Proof, Reading, Reason,
-    Request, Share, Snapshot, Space, Span, State, Subject, Tmpfs, TmpfsId, Withheld, Witness, Witnessed,
+    Absence, Action, Agent, AgentMemory, Bytes, Config, Deed, Fence, Hold, Keeps, KsmMode, KsmOrder,
+    KsmReason, KsmSeen, KsmSettings, Missed, Mode, Moment, Order, Ordered, Plan, Polling, Proof, Reading,
+    Reason, Request, Share, Snapshot, Space, Span, State, Subject, Tmpfs, TmpfsId, Withheld, Witness,
+    Witnessed,
 };
 use memtide_policy::{Violation, check, witness};
 
@@ -121,7 +122,7 @@ impl Given {
         let agent = Agent { memory, trims: true, least_cache: mib(64), ..Agent::default() };
         self.guest(name).told.agent = Reading::now(agent);
         let reason = Reason::ColdCache { droppable: mib(36), wanted: mib(20) };
-        self.plan.actions.push(Action::of(id(name), Request::Trim(mib(20)), reason));
+        self.plan.actions.push(Action::of(id(name), Request::Agent(Deed::Trim(mib(20))), reason));
     }
 
     fn default_class(&mut self) -> &mut memtide_model::Class {
@@ -333,15 +334,15 @@ const MUTATIONS: &[Mutation] = &[
     }),
     ("NoAgent", "compacts where the agent may not", |g| {
         g.trims("donor");
-        g.plan.actions.last_mut().unwrap().request = Request::Compact;
+        g.plan.actions.last_mut().unwrap().request = Request::Agent(Deed::Compact);
     }),
     ("TrimsNeeded", "trims into the least cache", |g| {
         g.trims("donor");
-        g.plan.actions.last_mut().unwrap().request = Request::Trim(mib(37));
+        g.plan.actions.last_mut().unwrap().request = Request::Agent(Deed::Trim(mib(37)));
     }),
     ("NotOrdered", "a limit of page cache that no class sets", |g| {
         g.trims("donor");
-        g.plan.actions.last_mut().unwrap().request = Request::LimitCache(Share::percent(40));
+        g.plan.actions.last_mut().unwrap().request = Request::Agent(Deed::LimitCache(Share::percent(40)));
     }),
     ("AsksTwice", "trims twice in a plan", |g| {
         g.trims("donor");

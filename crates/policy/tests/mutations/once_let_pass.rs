@@ -1,6 +1,6 @@
 //! Plans that an earlier check let pass, one for each rule. Their reasons are those of honest plans.
 
-use memtide_model::{Amount, Commitment, GuestSeen, Limit, PAGE_4K};
+use memtide_model::{Amount, Commitment, Deed, GuestSeen, Limit, PAGE_4K};
 
 use super::*;
 
@@ -305,15 +305,15 @@ fn an_agent_works_for_nobody() {
         given.default_class().squeeze = squeeze;
         given
     };
-    let trim = Request::Trim(mib(100));
-    for request in [trim, Request::Compact] {
+    let trim = Request::Agent(Deed::Trim(mib(100)));
+    for request in [trim, Request::Agent(Deed::Compact)] {
         // On 8 GiB, both limits fit.
         assert_eq!(refused(&asked(8192, request, true)), [(0, "AsksForNothing")]);
         assert_eq!(refused(&asked(1970, request, true)), []);
     }
     assert_eq!(refused(&asked(1970, trim, false)), [(0, "AsksForNothing")], "its class keeps page cache");
     // "b" can want 124 MiB, and a step may be 64 MiB larger.
-    assert_eq!(refused(&asked(1970, Request::Trim(mib(400)), true)), [(0, "AsksForNothing")]);
+    assert_eq!(refused(&asked(1970, Request::Agent(Deed::Trim(mib(400))), true)), [(0, "AsksForNothing")]);
     let mut given = asked(8192, trim, false);
     given.seen.orders.push(Order { guest: id("a"), ordered: Ordered::Trim(mib(100)) });
     assert_eq!(refused(&given), [], "the operator ordered it");

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::common::{but, guest, mib, snapshot};
-use memtide_model::{Agent, AgentMemory, Amount, Balloon, Order, Ordered, Reading, Share};
+use memtide_model::{Agent, AgentMemory, Amount, Balloon, Deed, Order, Ordered, Reading, Share};
 
 /// A guest of 800 MiB that uses 300 MiB and has 480 MiB of page cache, with an agent that has ended this number of requests, the last of which
 /// freed this much; and one of 600 MiB that uses 590 MiB and stalls. The host has nothing to spare.
@@ -32,12 +32,12 @@ fn seen(millis: u64, stalls: u64, (ended, freed): (u64, u64)) -> Snapshot {
 }
 
 fn asked(decision: &Decision) -> Vec<Request> {
-    let to_agents = decision.plan.actions.iter().filter(|action| action.request.is_for_the_agent());
+    let to_agents = decision.plan.actions.iter().filter(|action| action.request.deed().is_some());
     to_agents.map(|action| action.request).collect()
 }
 
 fn trims(decision: &Decision) -> bool {
-    matches!(asked(decision)[..], [Request::Trim(_)])
+    matches!(asked(decision)[..], [Request::Agent(Deed::Trim(_))])
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn a_step_is_trimmed_and_urgently_the_balloon_takes_it_too() {
     let state = known(&config, &seen(1_000, 0, (0, 0)));
     let decision = tick(&config, &state, &seen(6_000, 100, (0, 0)));
     assert!(trims(&decision), "{:#?}", decision.plan);
-    let trim = decision.plan.actions.iter().find(|action| action.request.is_for_the_agent()).unwrap();
+    let trim = decision.plan.actions.iter().find(|action| action.request.deed().is_some()).unwrap();
     assert!(trim.expects.is_some_and(|expected| expected.bytes >= mib(16)), "{trim:?}");
     // The agent works: it is asked for nothing else.
     assert_eq!(asked(&tick(&config, &decision.state, &seen(6_250, 200, (0, 0)))), []);
@@ -80,7 +80,7 @@ fn compaction_that_brings_nothing_stops_no_trim() {
     let before = known(&config, &seen(1_000, 0, (0, 0)));
     let mut state = tick(&config, &before, &seen(6_000, 100, (0, 0))).state;
     let agent = &mut state.guests.get_mut(&id("cached")).unwrap().agent;
-    agent.asked.as_mut().unwrap().request = Request::Compact;
+    agent.asked.as_mut().unwrap().deed = Deed::Compact;
     let after = tick(&config, &state, &seen(7_000, 200, (1, 0))).state;
     let agent = &after.guests[&id("cached")].agent;
     assert!(agent.compacts.until.is_some() && agent.back_off.until.is_none(), "{agent:?}");
@@ -101,7 +101,7 @@ fn free_memory_in_pieces_is_compacted_if_no_page_cache_is_trimmed() {
         seen
     };
     let state = known(&config, &with_cache(1_000, 0, 70));
-    assert_eq!(asked(&tick(&config, &state, &with_cache(6_000, 100, 70))), [Request::Compact]);
+    assert_eq!(asked(&tick(&config, &state, &with_cache(6_000, 100, 70))), [Request::Agent(Deed::Compact)]);
     assert!(trims(&tick(&config, &state, &with_cache(6_000, 100, 480))));
 }
 
@@ -112,7 +112,7 @@ fn a_class_keeps_its_least_page_cache() {
     let decide = |config: &Config| tick(config, &state, &seen(6_000, 100, (0, 0)));
     assert!(trims(&decide(&config)));
     config.classes.get_mut(Config::DEFAULT_CLASS).unwrap().cache = Amount::Bytes(mib(480));
-    assert_eq!(asked(&decide(&config)), [Request::Compact], "only free memory");
+    assert_eq!(asked(&decide(&config)), [Request::Agent(Deed::Compact)], "only free memory");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_limit_of_the_class_is_asked_for_once() {
         seen
     };
     let decision = tick(&config, &state, &limited(seen(6_000, 0, (0, 0))));
-    assert_eq!(asked(&decision), [Request::LimitCache(share)]);
+    assert_eq!(asked(&decision), [Request::Agent(Deed::LimitCache(share))]);
     let mut kept = limited(seen(7_000, 0, (1, 0)));
     for guest in &mut kept.guests {
         guest.told.agent = guest.told.agent.clone().map(|agent| Agent { cache_limit: share, ..agent });
@@ -143,7 +143,7 @@ fn an_ordered_trim_takes_at_most_what_may_be_dropped() {
     let mut ordered = seen(6_000, 0, (0, 0));
     ordered.host.capacity = mib(8_000);
     ordered.orders.push(Order { guest: id("cached"), ordered: Ordered::Trim(mib(1_000)) });
-    assert_eq!(asked(&tick(&config, &state, &ordered)), [Request::Trim(mib(480 - 64))]);
+    assert_eq!(asked(&tick(&config, &state, &ordered)), [Request::Agent(Deed::Trim(mib(480 - 64)))]);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use memtide_agent::wire::{Answer, Ask, Can, Hello, MAX_AGES, PressureEvent, Reply, Report, VERSION};
 use memtide_agent::{Line, Lines, wire};
-use memtide_model::{Absence, Agent, Bytes, Reading, Request, Share, Span, printable};
+use memtide_model::{Absence, Agent, Bytes, Deed, Reading, Share, Span, printable};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
@@ -130,18 +130,12 @@ impl AgentLink {
     /// Passes a request on to the agent.
     ///
     /// # Errors
-    /// As [`AgentLink::ask`], and if it is not a request for an agent.
-    pub fn request(&self, request: Request) -> Result<(), Absence> {
-        self.ask(match request {
-            Request::Trim(bytes) => Ask::Trim { bytes, may_swap: false, last_resort: false },
-            Request::Compact => Ask::Compact,
-            Request::LimitCache(share) => Ask::CacheLimit { share: share.map(Share::basis_points) },
-            Request::SetTarget(_)
-            | Request::PollStats(_)
-            | Request::Reclaim(_)
-            | Request::Split
-            | Request::Share(_)
-            | Request::Merge(_) => return Err(Absence::Unsupported),
+    /// As [`AgentLink::ask`].
+    pub fn request(&self, deed: Deed) -> Result<(), Absence> {
+        self.ask(match deed {
+            Deed::Trim(bytes) => Ask::Trim { bytes, may_swap: false, last_resort: false },
+            Deed::Compact => Ask::Compact,
+            Deed::LimitCache(share) => Ask::CacheLimit { share: share.map(Share::basis_points) },
         })
     }
 }

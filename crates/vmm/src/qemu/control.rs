@@ -182,8 +182,8 @@ impl QemuControl {
         let done = match request {
             Request::SetTarget(target) => self.monitor.set_target(target, deadline).await,
             Request::PollStats(every) => self.monitor.set_polling(every, deadline).await,
-            Request::Trim(_) | Request::Compact | Request::LimitCache(_) => {
-                return self.agent.as_ref().ok_or(Absence::Unsupported)?.request(request);
+            Request::Agent(deed) => {
+                return self.agent.as_ref().ok_or(Absence::Unsupported)?.request(deed);
             }
             Request::Share(shares) => self.monitor.set_sharing(shares, deadline).await,
             Request::Reclaim(_) | Request::Split | Request::Merge(_) => return Err(Absence::Unsupported),

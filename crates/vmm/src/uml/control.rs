@@ -274,9 +274,9 @@ impl UmlControl {
             | Request::Share(_) => {
                 return Err(Absence::Unsupported);
             }
-            Request::Trim(_) | Request::Compact | Request::LimitCache(_) => {
+            Request::Agent(deed) => {
                 let link = self.agent.as_ref().and_then(|agent| agent.link.as_ref());
-                return link.ok_or(Absence::Unsupported)?.request(request);
+                return link.ok_or(Absence::Unsupported)?.request(deed);
             }
         };
         self.plug.aim(target);
