@@ -166,6 +166,7 @@ in_guest() {
   check "it compacts there" until_true says "asked to compact free memory: " memtide-agent status
   check "it may do all that it was asked for" not says "refused" memtide-agent status
   check "it may write to cgroups" writable memtide-agent.service /sys/fs/cgroup/system.slice/memory.reclaim
+  check "it may write the order of free page reporting" writable memtide-agent.service /sys/module/page_reporting/parameters/page_reporting_order
   check "it cannot write to /etc" read_only memtide-agent.service /etc/memtide-agent.toml
   check "it has no more than three capabilities" test "$(status_of memtide-agent.service CapEff)" = 0000000001200002
   check "it filters system calls" test "$(status_of memtide-agent.service Seccomp)" = 2

@@ -1,15 +1,10 @@
 //! `/proc/buddyinfo`: free memory in blocks that free page reporting returns.
-//!
-//! The kernel reports blocks of a page block or more: 2 MiB with pages of 4 KiB (`mm/page_reporting.h`). Smaller pieces stay with the guest.
 
 use memtide_model::{Bytes, PageSize};
 
-/// The smallest block that is reported.
-const BLOCK: Bytes = Bytes::from_mib(2);
-
-/// Free memory in blocks that are reported.
+/// Free memory in blocks of at least this size.
 #[must_use]
-pub fn free_in_blocks(buddyinfo: &str, page: PageSize) -> Bytes {
+pub fn free_in_blocks(buddyinfo: &str, page: PageSize, least: Bytes) -> Bytes {
     let zones = buddyinfo.lines().filter_map(|line| line.split_once("zone"));
     Bytes::sum(zones.map(|(_, zone)| {
         // The first word is the zone's name; then the free blocks of each order follow.
@@ -19,9 +14,8 @@ pub fn free_in_blocks(buddyinfo: &str, page: PageSize) -> Bytes {
                 .ok()
                 .and_then(|order| page.bytes().get().checked_shl(order))
                 .unwrap_or(0);
-            let is_reported = block >= BLOCK.get();
             let count: u64 = count.parse().unwrap_or(0);
-            if is_reported { Bytes::new(block.saturating_mul(count)) } else { Bytes::ZERO }
+            if block >= least.get() { Bytes::new(block.saturating_mul(count)) } else { Bytes::ZERO }
         }))
     }))
 }
@@ -39,13 +33,14 @@ Node 0, zone      DMA      1      0      0      1      2      1      1      0   
 Node 0, zone    DMA32   1245    800    222     40     11      3      2      1      0     17    205\x20
 ";
         // (1 + 17) × 2 MiB + (3 + 205) × 4 MiB.
-        assert_eq!(free_in_blocks(text, PAGE_4K), Bytes::from_mib(36 + 832));
+        assert_eq!(free_in_blocks(text, PAGE_4K, Bytes::from_mib(2)), Bytes::from_mib(36 + 832));
+        assert_eq!(free_in_blocks(text, PAGE_4K, Bytes::from_mib(4)), Bytes::from_mib(832));
     }
 
     #[test]
     fn anything_else_counts_nothing() {
         for text in ["", "Node 0, zone", "zone x y z", "\u{0}\n"] {
-            assert_eq!(free_in_blocks(text, PAGE_4K), Bytes::ZERO);
+            assert_eq!(free_in_blocks(text, PAGE_4K, Bytes::ZERO), Bytes::ZERO);
         }
     }
 }

@@ -4,6 +4,8 @@
 //! least_cache = "64 MiB"   # page cache that is never trimmed; or a share of all memory, as in "5%"
 //! trim = true              # cold page cache may be dropped
 //! compact = true           # free memory may be compacted
+//! report_pieces = true     # free page reporting may return smaller pieces while the host needs memory
+//! least_piece = "64 KiB"   # but none smaller than this
 //! swap = false             # trimming may swap, if the host says so
 //! drop_caches = false      # as a last resort, if the host says so, all page cache may be dropped at once
 //! ```
@@ -29,6 +31,10 @@ pub struct Bounds {
     pub trim: bool,
     /// Free memory may be compacted.
     pub compact: bool,
+    /// Free page reporting may return smaller pieces than the kernel chose, while the host asks for it.
+    pub report_pieces: bool,
+    /// No smaller piece is reported.
+    pub least_piece: Bytes,
     /// Trimming may swap, if the host says so.
     pub swap: bool,
     /// All page cache may be dropped as a last resort, if the host says so.
@@ -41,6 +47,8 @@ impl Default for Bounds {
             least_cache: Amount::Bytes(Bytes::from_mib(64)),
             trim: true,
             compact: true,
+            report_pieces: true,
+            least_piece: Bytes::from_kib(64),
             swap: false,
             drop_caches: false,
         }
@@ -96,6 +104,7 @@ impl fmt::Display for Bounds {
         let deeds = [
             (self.trim, "trim page cache"),
             (self.compact, "compact free memory"),
+            (self.report_pieces, "report small pieces of free memory"),
             (self.swap, "swap"),
             (self.drop_caches, "drop all page cache"),
         ];
@@ -152,7 +161,7 @@ mod tests {
     fn bounds_are_told_in_words() {
         assert_eq!(
             Bounds::default().to_string(),
-            "at least 64 MiB of page cache stay; the host may ask to: trim page cache, compact free memory; not to: swap, drop all page cache"
+            "at least 64 MiB of page cache stay; the host may ask to: trim page cache, compact free memory, report small pieces of free memory; not to: swap, drop all page cache"
         );
     }
 

@@ -12,6 +12,22 @@ use crate::blocks::free_in_blocks;
 use crate::percpu::free_on_cpus;
 use crate::wire::Report;
 
+/// The smallest blocks that free page reporting returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reported {
+    /// By itself.
+    pub block: Bytes,
+    /// If the host asks for it; `None` if it cannot.
+    pub piece: Option<Bytes>,
+}
+
+impl Default for Reported {
+    /// As kernels with pages of 4 KiB do it that nobody has told otherwise (`mm/page_reporting.h`).
+    fn default() -> Self {
+        Self { block: Bytes::from_mib(2), piece: None }
+    }
+}
+
 /// The open files.
 #[derive(Debug)]
 pub struct Facts {
@@ -19,6 +35,7 @@ pub struct Facts {
     meminfo: Source,
     vmstat: Source,
     buddyinfo: Option<Source>,
+    reported: Reported,
     zoneinfo: Option<Source>,
     memory: Result<Source, HostError>,
     io: Option<Source>,
@@ -31,7 +48,7 @@ impl Facts {
     ///
     /// # Errors
     /// If meminfo or vmstat cannot be opened. All other files may be missing.
-    pub fn open(root: &Root) -> Result<Self, HostError> {
+    pub fn open(root: &Root, reported: Reported) -> Result<Self, HostError> {
         let mut scratch = Scratch::default();
         // With psi=0 the file exists, and cannot be read.
         let memory = Source::open(root.proc("pressure/memory")).and_then(|source| {
@@ -43,6 +60,7 @@ impl Facts {
             meminfo: Source::open(root.proc("meminfo"))?,
             vmstat: Source::open(root.proc("vmstat"))?,
             buddyinfo: Source::open(root.proc("buddyinfo")).ok(),
+            reported,
             zoneinfo: Source::open(root.proc("zoneinfo")).ok(),
             memory,
             io: Source::open(root.proc("pressure/io")).ok(),
@@ -88,9 +106,13 @@ impl Facts {
     pub fn memory(&mut self) -> Result<AgentMemory, HostError> {
         let mut memory = self.meminfo.parse(&mut self.scratch, |text| Ok(memory(text)))?;
         if let Some(buddyinfo) = &self.buddyinfo {
-            let page = self.page;
-            memory.free_blocks =
-                buddyinfo.parse(&mut self.scratch, |text| Ok(free_in_blocks(text, page))).unwrap_or_default();
+            let (page, Reported { block, piece }) = (self.page, self.reported);
+            let parsed = buddyinfo.parse(&mut self.scratch, |text| {
+                let free = |least| free_in_blocks(text, page, least);
+                Ok((free(block), piece.map(free).unwrap_or_default()))
+            });
+            let (blocks, with_pieces) = parsed.unwrap_or_default();
+            (memory.free_blocks, memory.pieces) = (blocks, with_pieces.saturating_sub(blocks));
         }
         memory.free = memory.free.saturating_add(self.on_cpus());
         Ok(memory)
@@ -121,6 +143,12 @@ impl Facts {
     pub fn generations(&mut self) -> Option<Generations> {
         let ages = self.ages.as_ref().ok()?;
         ages.parse(&mut self.scratch, |text| Ok(parse_ages(text))).ok()
+    }
+
+    /// What free page reporting returns.
+    #[must_use]
+    pub const fn reported(&self) -> Reported {
+        self.reported
     }
 
     /// The size of a page.
@@ -165,6 +193,7 @@ pub fn memory(meminfo: &str) -> AgentMemory {
         total: kib("MemTotal:"),
         free: kib("MemFree:"),
         free_blocks: Bytes::ZERO,
+        pieces: Bytes::ZERO,
         available: kib("MemAvailable:"),
         unmapped_cache: files.saturating_sub(kib("Mapped:")),
         dirty: Bytes::sum(["Dirty:", "Writeback:"].map(kib)),
@@ -229,7 +258,7 @@ mod tests {
         fs::create_dir(dir.path().join("proc")).unwrap();
         fs::write(dir.path().join("proc/meminfo"), "MemTotal: 1000 kB\n").unwrap();
         fs::write(dir.path().join("proc/vmstat"), "nr_free_pages 1\nworkingset_refault 3\n").unwrap();
-        let mut facts = Facts::open(&Root::at(dir.path())).unwrap();
+        let mut facts = Facts::open(&Root::at(dir.path()), Reported::default()).unwrap();
         let report = facts.report().unwrap();
         assert_eq!((report.memory.total, report.stalls), (Bytes::from_kib(1000), None));
         assert!(facts.no_stalls().is_some() && facts.no_ages().is_some() && facts.counts_refaults());
@@ -252,7 +281,7 @@ mod tests {
 
     #[test]
     fn the_running_kernel_is_read() {
-        let mut facts = Facts::open(&Root::system()).unwrap();
+        let mut facts = Facts::open(&Root::system(), Reported::default()).unwrap();
         let report = facts.report().unwrap();
         assert!(!report.memory.total.is_zero() && report.memory.available <= report.memory.total);
         assert!(report.memory.free_blocks <= report.memory.total);

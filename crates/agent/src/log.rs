@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -40,11 +40,17 @@ impl Log {
     /// A log that keeps its last lines in `path`, if that can be written.
     #[must_use]
     pub fn new(path: Option<PathBuf>) -> Self {
-        if let Some(parent) = path.as_deref().and_then(std::path::Path::parent) {
+        if let Some(parent) = path.as_deref().and_then(Path::parent) {
             // Without it, only the log on standard error is left.
             let _ = fs::create_dir_all(parent);
         }
         Self { path, status: Status::default() }
+    }
+
+    /// The folder of its file.
+    #[must_use]
+    pub fn folder(&self) -> Option<&Path> {
+        self.path.as_deref().and_then(Path::parent)
     }
 
     /// Says what the agent is doing.

@@ -10,13 +10,15 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use memtide_host::{HostError, Root, Trigger};
+use memtide_host::{HostError, Root, Trigger, page_size};
 use memtide_model::Share;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 
 use crate::Bounds;
-use crate::deeds::{CacheLimit, Refused, Tools, Trim, abilities, compact, drop_cache, trim};
+use crate::deeds::{
+    CacheLimit, Refused, Reporting, Tools, Trim, abilities, compact, drop_cache, report_pieces, trim,
+};
 use crate::facts::{Facts, cpu_ms, monotonic_ms};
 use crate::groups::largest_groups;
 use crate::lines::{Line, Lines};
@@ -49,6 +51,7 @@ pub struct Agent {
     root: Root,
     bounds: Bounds,
     facts: Facts,
+    reporting: Reporting,
     log: Log,
     /// Ends the wait of the loop when a deed has ended.
     wake: OwnedFd,
@@ -95,13 +98,15 @@ impl Agent {
     /// # Errors
     /// If the kernel's numbers cannot be read.
     pub fn new(root: Root, bounds: Bounds, log: Log) -> Result<Self, HostError> {
-        let facts = Facts::open(&root)?;
+        let reporting = Reporting::open(&root, log.folder(), page_size());
+        let facts = Facts::open(&root, reporting.reported(&bounds))?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| HostError::Read { path: PathBuf::from("an eventfd"), source: errno.into() })?;
         Ok(Self {
             root,
             bounds,
             facts,
+            reporting,
             log,
             wake,
             results: channel(),
@@ -144,6 +149,7 @@ impl Agent {
                 }
             }
         }
+        self.reporting.put_back();
         session.greeted
     }
 
@@ -226,6 +232,7 @@ impl Agent {
     fn obey(&mut self, session: &mut Session, Request { id, ask }: &Request) {
         if let Ask::Hello { version } = ask {
             self.sessions += 1;
+            self.reporting.put_back();
             *session = Session {
                 number: self.sessions,
                 greeted: true,
@@ -257,7 +264,16 @@ impl Agent {
             }
             Ask::Pressure { stall_us, window_us } => self.watch(session, stall_us, window_us),
             Ask::CacheLimit { share } => self.set_limit(session, share),
-            Ask::Trim { .. } | Ask::Compact => return self.start(session, *id, *ask),
+            Ask::ReportPieces { on: false } => {
+                if self.reporting.put_back() {
+                    self.log
+                        .note(monotonic_ms(), "the host does not ask for small pieces any more".to_owned());
+                }
+                Ok(Done::default())
+            }
+            Ask::Trim { .. } | Ask::Compact | Ask::ReportPieces { on: true } => {
+                return self.start(session, *id, *ask);
+            }
         };
         session.say(*id, answer.map_or_else(Answer::Refused, Answer::Done));
     }
@@ -267,7 +283,7 @@ impl Agent {
         let total = self.facts.memory().map(|memory| memory.total).unwrap_or_default();
         let least_cache = self.bounds.least_cache(total);
         let mut tools = Tools { root: &self.root, facts: &mut self.facts, bounds: &self.bounds };
-        let (can, cannot) = abilities(&mut tools);
+        let (can, cannot) = abilities(&mut tools, &self.reporting);
         Hello {
             version: VERSION,
             agent: env!("CARGO_PKG_VERSION").to_owned(),
@@ -319,10 +335,18 @@ impl Agent {
                 let all = if last_resort { ", as a last resort all page cache" } else { "" };
                 format!("asked to trim {bytes}{swap}{all}")
             }
+            Ask::ReportPieces { .. } => "asked to report small pieces of free memory".to_owned(),
             _ => "asked to compact free memory".to_owned(),
         };
+        if let Ask::ReportPieces { .. } = ask
+            && let Err(refused) = self.reporting.lower(&self.bounds)
+        {
+            self.log.note(monotonic_ms(), format!("{about}: refused, {refused}"));
+            return session.say(id, Answer::Refused(refused.to_string()));
+        }
         self.work(session.number, id, about, move |tools| match ask {
             Ask::Trim { bytes, may_swap, last_resort } => trim(tools, Trim { bytes, may_swap, last_resort }),
+            Ask::ReportPieces { .. } => report_pieces(tools),
             _ => compact(tools),
         });
     }
@@ -335,12 +359,13 @@ impl Agent {
         deed: impl FnOnce(&mut Tools<'_>) -> Result<Done, Refused> + Send + 'static,
     ) {
         let (root, bounds, results) = (self.root.clone(), self.bounds, self.results.0.clone());
+        let reported = self.facts.reported();
         let (failed, asked) = (self.results.0.clone(), about.clone());
         let begun = self.wake.try_clone().and_then(|wake| {
             thread::Builder::new().spawn(move || {
                 // Only of this thread. If it fails, the deed is done all the same.
                 let _ = rustix::process::nice(DEEDS_NICE);
-                let result = Facts::open(&root).map_err(Refused::from).and_then(|mut facts| {
+                let result = Facts::open(&root, reported).map_err(Refused::from).and_then(|mut facts| {
                     deed(&mut Tools { root: &root, facts: &mut facts, bounds: &bounds })
                 });
                 // The agent has ended, or hears of it within a second.

@@ -83,6 +83,11 @@ pub enum Ask {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         share: Option<u16>,
     },
+    /// Make free page reporting return smaller pieces, as far as the administrator allows it; or as the kernel chose.
+    ReportPieces {
+        /// Smaller pieces.
+        on: bool,
+    },
     /// Send a [`Answer::Pressure`] whenever tasks stalled for memory for this long within a window; 0: no more.
     Pressure {
         /// The time of the stalls, in microseconds.
@@ -140,7 +145,8 @@ pub struct Hello {
 /// The result of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
-    /// Trim: page cache and slab that became free. Compact: free memory that is new in blocks that reporting returns.
+    /// Trim: page cache and slab that became free. Compact: free memory that is new in blocks that reporting returns. Small pieces: free memory that
+    /// reporting returns from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<Bytes>,
     /// The means that was used.
@@ -233,6 +239,7 @@ mod tests {
                 total: most,
                 free: most,
                 free_blocks: most,
+                pieces: most,
                 available: most,
                 unmapped_cache: most,
                 dirty: most,

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use memtide_agent::Facts;
+use memtide_agent::facts::Reported;
 use memtide_agent::wire::Report;
 use memtide_host::Root;
 use memtide_model::Bytes;
@@ -20,7 +21,7 @@ fn report(version: &str) -> (Report, bool) {
         // Linux 4.19 has no PSI.
         let _ = fs::copy(captured.join(file), proc.join(at));
     }
-    let mut facts = Facts::open(&Root::at(dir.path())).unwrap();
+    let mut facts = Facts::open(&Root::at(dir.path()), Reported::default()).unwrap();
     let counts = facts.counts_refaults();
     (facts.report().unwrap(), counts)
 }

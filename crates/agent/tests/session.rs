@@ -243,12 +243,15 @@ fn a_limit_of_page_cache_leaves_room_for_what_else_is_asked() {
 
 #[test]
 fn the_administrator_has_the_last_word() {
-    let host = Host::start(Bounds { trim: false, compact: false, ..Bounds::default() });
+    let host = Host::start(Bounds { trim: false, compact: false, report_pieces: false, ..Bounds::default() });
     let mut peer = host.accept();
     peer.greet();
-    for request in
-        [r#""do":"trim","bytes":1000000"#, r#""do":"compact""#, r#""do":"cache_limit","share":1000"#]
-    {
+    for request in [
+        r#""do":"trim","bytes":1000000"#,
+        r#""do":"compact""#,
+        r#""do":"cache_limit","share":1000"#,
+        r#""do":"report_pieces","on":true"#,
+    ] {
         assert!(
             matches!(peer.ask(2, request), Answer::Refused(why) if why.contains("administrator")),
             "{request}"
@@ -256,6 +259,38 @@ fn the_administrator_has_the_last_word() {
     }
     let status = fs::read_to_string(host.dir.path().join("status.json")).unwrap();
     assert!(status.contains("refused"), "{status}");
+}
+
+#[test]
+fn small_pieces_are_reported_until_the_host_is_gone() {
+    let parameter = "sys/module/page_reporting/parameters/page_reporting_order";
+    let host = Host::start_with(Bounds::default(), |write| write(parameter, "9\n"));
+    let order = || host.file(parameter).trim().to_owned();
+    let mut peer = host.accept();
+    peer.greet();
+    let on = r#""do":"report_pieces","on":true"#;
+    match peer.ask(2, on) {
+        // One block of each order from 4 to 8: 31 × 64 KiB.
+        Answer::Done(done) => assert_eq!(done.bytes, Some(Bytes::from_kib(31 * 64))),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(order(), "4");
+    assert!(matches!(peer.ask(3, r#""do":"report_pieces","on":false"#), Answer::Done(_)));
+    assert_eq!(order(), "9");
+
+    peer.ask(4, on);
+    assert_eq!(order(), "4");
+    drop(peer);
+    let mut next = host.accept();
+    next.greet();
+    assert_eq!(order(), "9", "a new connection finds the guest as it was");
+    next.ask(5, on);
+    drop(next);
+    let begun = Instant::now();
+    while order() != "9" {
+        assert!(begun.elapsed() < DEADLINE, "the connection has ended, and nothing was put back");
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]

@@ -258,13 +258,18 @@ fn readings(out: &mut Lines, detail: &GuestDetail) {
 }
 
 fn agent_says(agent: &Agent) -> String {
-    let deeds =
-        [(agent.trims, "trim"), (agent.compacts, "compact"), (agent.counts_refaults, "count refaults")];
+    let deeds = [
+        (agent.trims, "trim"),
+        (agent.compacts, "compact"),
+        (agent.reports_pieces, "report small pieces"),
+        (agent.counts_refaults, "count refaults"),
+    ];
     let able: Vec<&str> = deeds.into_iter().filter(|(is_able, _)| *is_able).map(|(_, deed)| deed).collect();
     let able =
         if able.is_empty() { "can do nothing here".to_owned() } else { format!("can {}", able.join(", ")) };
     let limit = agent.cache_limit.map(|share| format!(", limits page cache to {share}")).unwrap_or_default();
-    format!("{able}; could drop {} of page cache{limit}", agent.droppable())
+    let pieces = if agent.pieces_return { ", reports small pieces of free memory" } else { "" };
+    format!("{able}; could drop {} of page cache{limit}{pieces}", agent.droppable())
 }
 
 /// The counters that decisions use and this guest lacks, and the consequence; `None` if no counter is missing.

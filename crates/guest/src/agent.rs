@@ -31,6 +31,7 @@ impl Guest {
                 total: self.stats().total.unwrap_or_default(),
                 free,
                 free_blocks: Bytes::new(self.pools.free().saturating_sub(self.pools.pieces())),
+                pieces: Bytes::new(self.pools.larger_pieces()),
                 available: Bytes::new(self.available()),
                 unmapped_cache: Bytes::new(self.unmapped()),
                 reclaimable_slab: self.spec.slab,
@@ -50,6 +51,8 @@ impl Guest {
             stalls: (!is_old).then_some(stalls),
             counts_refaults: true,
             trims: !is_old,
+            reports_pieces: self.spec.free_page_reporting && !is_old,
+            pieces_return: self.pieces_return,
             least_cache: Bytes::new(LEAST_CACHE),
             ..Agent::default()
         })

@@ -49,6 +49,8 @@ pub struct Guest {
     pub(crate) kswapd_awake: bool,
     pub(crate) budget: Budget,
     pub(crate) next_report: Option<u64>,
+    /// Free page reporting returns small pieces, too.
+    pub(crate) pieces_return: bool,
     pub(crate) progress: Progress,
     random: Random,
     /// The part of a processor that the balloon and the host leave to its programs, in thousandths.
@@ -136,6 +138,7 @@ impl Guest {
             kswapd_awake: false,
             budget: Budget::default(),
             next_report: None,
+            pieces_return: false,
             progress: Progress::default(),
             random: Random::new(seed),
             speed: 1_000,
@@ -162,7 +165,7 @@ impl Guest {
         self.programs = spec.programs.iter().cloned().map(Running::new).collect();
         self.files = spec.files.iter().cloned().map(Reading::new).collect();
         self.counters = Counters::default();
-        (self.cold, self.kswapd_awake, self.next_report) = (0, false, None);
+        (self.cold, self.kswapd_awake, self.next_report, self.pieces_return) = (0, false, None, false);
         // Anything that starts with the guest is already in memory: nobody looks at a guest before it has settled.
         let spare = |guest: &Self| guest.pools.free().saturating_sub(guest.marks.high);
         for index in 0..self.programs.len() {

@@ -17,6 +17,10 @@ const LAST_PART: u64 = 32;
 /// model, recorded guests with page cache cost 6 % less than measured: see docs/calibration.md.)
 const LOOSE_PART: u64 = 16;
 
+/// One part in this many of the loose pieces is smaller than 64 KiB, which is what an agent lets reporting return. Source: a guest of 512 MiB whose
+/// agent had dropped 100 MiB of page cache had 17.3 of 18.6 MiB in larger pieces.
+const SMALL: u64 = 16;
+
 /// The places of all bytes of a guest. Programs and files hold their own numbers; these are the sums.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pools {
@@ -68,6 +72,11 @@ impl Pools {
     /// The guest memory that the host backs, without torn huge pages.
     pub(crate) const fn backed(&self) -> u64 {
         self.kernel + self.programs + self.cache + self.ready + self.free_backed
+    }
+
+    /// The loose pieces that reporting returns if it returns smaller blocks, too.
+    pub(crate) const fn larger_pieces(&self) -> u64 {
+        self.loose - self.loose / SMALL
     }
 
     /// Free and backed memory in whole blocks.
@@ -131,9 +140,10 @@ impl Pools {
         bytes
     }
 
-    /// The host takes free blocks that were reported.
-    pub(crate) fn report(&mut self, bytes: u64) {
-        let bytes = bytes.min(self.blocks());
+    /// The host takes free blocks that were reported, and loose pieces.
+    pub(crate) fn report(&mut self, blocks: u64, pieces: u64) {
+        let bytes = blocks.min(self.blocks()) + pieces.min(self.loose);
+        self.loose -= pieces.min(self.loose);
         self.free_backed -= bytes;
         self.free_bare += bytes;
     }

@@ -25,6 +25,9 @@ pub struct Agent {
     pub trims: bool,
     /// Whether it may and can compact free memory.
     pub compacts: bool,
+    /// Whether it may and can make free page reporting return smaller pieces.
+    #[serde(default)]
+    pub reports_pieces: bool,
     /// The least page cache that the guest's administrator wants to keep.
     pub least_cache: Bytes,
     /// What it cannot do, and why.
@@ -33,6 +36,9 @@ pub struct Agent {
     /// The limit of unmapped page cache that it keeps for the host.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cache_limit: Option<Share>,
+    /// Free page reporting returns smaller pieces, because the host asked for it.
+    #[serde(default)]
+    pub pieces_return: bool,
     /// It works on a request.
     pub busy: bool,
     /// Requests that have ended since memtide found its port.
@@ -57,8 +63,11 @@ pub struct AgentMemory {
     pub total: Bytes,
     /// Unused memory, with that on per-CPU lists.
     pub free: Bytes,
-    /// The part of it in blocks that free page reporting returns.
+    /// The part of it in blocks that free page reporting returns by itself.
     pub free_blocks: Bytes,
+    /// The part of it in smaller pieces that reporting returns, too, if the agent is asked for it.
+    #[serde(default)]
+    pub pieces: Bytes,
     /// Memory that is available without swapping.
     pub available: Bytes,
     /// Page cache of files that no program has mapped.
@@ -125,6 +134,8 @@ pub enum Can {
     Compact,
     /// `cache_limit`.
     CacheLimit,
+    /// `report_pieces`.
+    ReportPieces,
     /// An ability of a newer agent, which this end does not know.
     #[serde(other)]
     Unknown,
@@ -142,6 +153,7 @@ impl Can {
             Self::Trim => "trim",
             Self::Compact => "compact",
             Self::CacheLimit => "limit page cache",
+            Self::ReportPieces => "report small pieces",
             Self::Unknown => "do what this memtide does not know",
         }
     }
@@ -177,7 +189,8 @@ impl Agent {
     /// Free memory in pieces and on per-CPU lists, which free page reporting does not return.
     #[must_use]
     pub fn free_pieces(&self) -> Bytes {
-        self.memory.free.saturating_sub(self.memory.free_blocks)
+        let returns = if self.pieces_return { self.memory.pieces } else { Bytes::ZERO };
+        self.memory.free.saturating_sub(self.memory.free_blocks.saturating_add(returns))
     }
 }
 

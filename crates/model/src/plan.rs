@@ -209,6 +209,8 @@ pub enum Reason {
         /// The memory that other guests, or the host, lack.
         wanted: Bytes,
     },
+    /// Nobody needs the small pieces of free memory any more that reporting returns.
+    PiecesUnwanted,
     /// The tmpfs that holds the guest's memory, or its NUMA node, has too little left for the guests in it.
     TmpfsShort {
         /// What is free of the tmpfs.
@@ -283,10 +285,8 @@ impl fmt::Display for Reason {
             }
             Self::Held { target } => write!(f, "held by the operator before it reached {target}"),
             Self::HoldEnds { lacks } => {
-                write!(
-                    f,
-                    "managed again after somebody else moved its balloon: {lacks} needed elsewhere, and nobody else can give it"
-                )
+                write!(f, "managed again after somebody else moved its balloon: {lacks} needed elsewhere")?;
+                f.write_str(", and nobody else can give it")
             }
             Self::Torn { torn, wanted } => {
                 write!(f, "the host holds {torn} in torn huge pages; {wanted} needed elsewhere")
@@ -297,6 +297,7 @@ impl fmt::Display for Reason {
             Self::FreePieces { pieces, wanted } => {
                 write!(f, "{pieces} of its free memory is in small pieces; {wanted} needed elsewhere")
             }
+            Self::PiecesUnwanted => f.write_str("nobody needs its small pieces of free memory any more"),
             Self::TmpfsShort { free, wanted, node: Some(node) } => {
                 write!(f, "NUMA node {node} has {free} free; the guests bound to it need {wanted}")
             }

@@ -71,6 +71,8 @@ pub enum Deed {
     Compact,
     /// Keep unmapped page cache at or below this part of the guest's memory; `None`: no limit any more.
     LimitCache(Option<Share>),
+    /// Make free page reporting return smaller pieces, too; or as the guest's kernel chose.
+    ReportPieces(bool),
 }
 
 /// The means behind a request.
@@ -182,6 +184,8 @@ impl fmt::Display for Deed {
             Self::Compact => f.write_str("compact free memory"),
             Self::LimitCache(Some(share)) => write!(f, "limit page cache to {share}"),
             Self::LimitCache(None) => f.write_str("no limit of page cache"),
+            Self::ReportPieces(true) => f.write_str("report small pieces of free memory"),
+            Self::ReportPieces(false) => f.write_str("report free memory as its kernel chose"),
         }
     }
 }

@@ -331,9 +331,9 @@ pub struct AgentState {
     /// Requests freed too little: none is made before this moment.
     #[serde(skip_serializing_if = "BackOff::is_over", default)]
     pub back_off: BackOff,
-    /// It is not asked to compact before this moment.
+    /// It is not asked for free memory in pieces before this moment.
     #[serde(skip_serializing_if = "BackOff::is_over", default)]
-    pub compacts: BackOff,
+    pub pieces: BackOff,
 }
 
 impl AgentState {

@@ -219,7 +219,8 @@ pub const SPLIT_EVERY: Span = Span::from_secs(1);
 /// A request to an agent that freed less than this part of what was asked for freed too little.
 /// No scenario pins it.
 pub const FREED_ENOUGH: Part = Part::new(1, 4);
-/// An agent is asked to compact at most this often: compaction takes the guest's CPU time.
+/// An agent is asked for free memory in pieces at most this often: compaction takes the guest's CPU time, and a pass of reporting returns a
+/// sixteenth of the pieces every two seconds (`mm/page_reporting.c`).
 /// No scenario pins it.
 pub const COMPACT_EVERY: Span = Span::from_secs(60);
 /// The first pause after a split that returned nothing, an agent that freed too little, or a burst of KSM that saved too little.

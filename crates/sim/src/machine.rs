@@ -372,6 +372,7 @@ impl World for Machine {
             // Guest RAM is anonymous memory, which cannot be reclaimed without swap.
             Request::Reclaim(_) => return Ok(Applied::Yielded(Bytes::ZERO)),
             Request::Agent(Deed::Trim(bytes)) => resident.trim(bytes, self.now),
+            Request::Agent(Deed::ReportPieces(on)) => resident.report_pieces(on),
             // The model has none of it.
             Request::Agent(Deed::Compact | Deed::LimitCache(_)) | Request::Merge(_) => {
                 return failed(Absence::Unsupported);

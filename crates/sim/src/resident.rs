@@ -179,6 +179,13 @@ impl Resident {
         }
     }
 
+    /// Asks its agent to let free page reporting return pieces, or not. It works on one request at a time.
+    pub(crate) fn report_pieces(&mut self, on: bool) {
+        let Some(guest) = self.guest.as_mut().filter(|_| self.trims.is_none()) else { return };
+        guest.report_pieces(on);
+        self.deeds = (self.deeds.0 + 1, Bytes::ZERO);
+    }
+
     /// Its agent has dropped the page cache, if it had the time.
     fn end_trim(&mut self, now: Moment) {
         let Some((bytes, at)) = self.trims else { return };
@@ -329,6 +336,7 @@ fn tell_a_lie_as_agent(told: &mut Agent, lie: Lie, actual: Bytes, seed: u64, nth
                 &mut memory.total,
                 &mut memory.free,
                 &mut memory.free_blocks,
+                &mut memory.pieces,
                 &mut memory.available,
                 &mut memory.unmapped_cache,
                 &mut memory.dirty,

@@ -7,6 +7,7 @@ mod compact;
 mod drain;
 mod limit;
 mod means;
+mod pieces;
 mod trim;
 
 use std::time::Instant;
@@ -17,6 +18,7 @@ use memtide_model::{AgentMemory, Bytes};
 pub use compact::compact;
 pub use limit::CacheLimit;
 pub use means::Means;
+pub use pieces::{Reporting, report_pieces};
 pub use trim::{Trim, drop_cache, may_take, trim};
 
 use crate::Bounds;
@@ -67,7 +69,7 @@ pub enum Refused {
 
 /// What the agent can do here, and why not the rest.
 #[must_use]
-pub fn abilities(tools: &mut Tools<'_>) -> (Vec<Can>, Vec<(Can, String)>) {
+pub fn abilities(tools: &mut Tools<'_>, reporting: &Reporting) -> (Vec<Can>, Vec<(Can, String)>) {
     let (mut can, mut cannot) = (vec![Can::Report], Vec::new());
     let mut judge = |ability, problem: Option<String>| match problem {
         None => can.push(ability),
@@ -85,6 +87,7 @@ pub fn abilities(tools: &mut Tools<'_>) -> (Vec<Can>, Vec<(Can, String)>) {
     judge(Can::Trim, no_means.clone());
     judge(Can::CacheLimit, no_means);
     judge(Can::Compact, compact::problem(tools));
+    judge(Can::ReportPieces, reporting.order(tools.bounds).err().map(|why| why.to_string()));
     (can, cannot)
 }
 

@@ -1,6 +1,6 @@
 //! The agent in a guest, and the port that leads to it.
 
-use memtide_model::{Absence, Can};
+use memtide_model::{Absence, Bytes, Can, Span};
 
 use super::of_guest;
 use crate::advice::{self, Change};
@@ -10,6 +10,13 @@ use crate::finding::{Finding, Severity};
 /// The consequence of a guest without an agent.
 const BLIND: &str =
     "memtide does not see which page cache it reads again, and its balloon takes hot cache as well as cold";
+
+/// Less free memory that has not returned is not worth a word: the VMM's own memory looks like it.
+const LEAST_KEPT: Bytes = Bytes::from_mib(128);
+/// And less than one part in this many of the guest's size.
+const KEPT_PART: u64 = 8;
+/// Reporting needs some passes after a boot.
+const SETTLED: Span = Span::from_secs(60);
 
 /// There is no port for an agent. The balloon and its statistics come first.
 pub(super) fn port(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
@@ -48,9 +55,11 @@ pub(super) fn limited(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
         (Can::Refaults, "memtide does not see which page cache it reads again"),
         (Can::Pressure, "memtide hears of its stalls later, from its balloon"),
         (Can::Compact, "its free memory in small pieces does not return"),
+        (Can::ReportPieces, "free memory in pieces below 2 MiB stays with it"),
     ]
     .into_iter()
-    .filter(|(can, _)| cannot.contains_key(can))
+    // Without reporting at all, another rule speaks.
+    .filter(|(can, _)| cannot.contains_key(can) && (*can != Can::ReportPieces || reports(guest)))
     .collect();
     if lacks.is_empty() {
         return None;
@@ -64,4 +73,38 @@ pub(super) fn limited(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
         "in the guest: a newer kernel (docs/agent.md says which), or more rights for its agent in /etc/memtide-agent.toml",
         ["memtide-agent status"],
     ))
+}
+
+fn reports(guest: &GuestFacts) -> bool {
+    guest.told.balloon.fresh().is_some_and(|balloon| balloon.free_page_reporting)
+}
+
+/// Free memory has not returned although free page reporting works, and there is no agent to see to it.
+pub(super) fn pieces(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    let has_agent = guest.told.agent.fresh().is_some_and(|agent| agent.reports_pieces);
+    let is_young = guest.age.is_none_or(|age| age < SETTLED);
+    if has_agent || is_young || !reports(guest) || guest.why_withheld().is_some() {
+        return None;
+    }
+    let (balloon, stats) = (guest.told.balloon.fresh()?, guest.told.stats.fresh()?);
+    let in_use = balloon.actual.saturating_sub(stats.free?);
+    let kept = guest.status.as_ref()?.resident.saturating_sub(in_use);
+    if kept < LEAST_KEPT.max(balloon.actual.mul_div(1, KEPT_PART)) {
+        return None;
+    }
+    let fact =
+        format!("free page reporting is on, but up to {kept} that it has freed is still with its process");
+    let finding = of_guest(guest, "agent.pieces", Severity::Hint, fact).costs(
+        "unless its programs have just freed it, it lies in pieces below 2 MiB, which the kernel does not report: fewer guests fit. \
+         Reporting of pieces costs the guest a few hundredths of a CPU, and tears huge pages of the host",
+    );
+    let finding = finding.fix(
+        "the command line of the guest's kernel (Linux 5.14 or newer): pieces of 64 KiB return, too",
+        ["page_reporting.page_reporting_order=4"],
+    );
+    let finding = finding.fix(
+        "or inside the guest, until it boots again",
+        ["echo 4 > /sys/module/page_reporting/parameters/page_reporting_order"],
+    );
+    Some(finding.fix("or let memtide-agent do it, only while the host needs memory", ["docs/agent.md"]))
 }

@@ -65,6 +65,7 @@ const OF_GUEST: &[fn(&Facts, &GuestFacts) -> Option<Finding>] = &[
     agent::port,
     agent::silent,
     agent::limited,
+    agent::pieces,
     pinned::devices,
     pinned::confidential,
     pinned::locked,

@@ -163,6 +163,61 @@ fn trims(name: &str, lab: &Lab) {
     unhurt(guest);
 }
 
+/// Memory that was freed in pieces of 64 KiB and a little more: the host gets more of it once the agent is asked, and the guest has its own
+/// setting again when the host is gone.
+pub fn freed_memory_in_small_pieces_returns() {
+    let lab = the_lab();
+    let run = Run::create(lab, "test-agent-pieces").unwrap();
+    let guests = start(&run, [reporting("pieces", mib(512), true).agent(true)]);
+    let guest = &guests[0];
+    let order =
+        || sh(guest, "cat /sys/module/page_reporting/parameters/page_reporting_order").trim().to_owned();
+    let own = order();
+    // 240 MiB in files of 64 KiB, of which each fourth stays.
+    let files = r#"awk 'BEGIN { s = sprintf("%65536s", ""); for (i = 0; i < 3840; i++) { printf "%s", s > i; close(i) } }'"#;
+    let said = sh(guest, &format!("mkdir -p /holes && cd /holes && {files} && ls | wc -l"));
+    assert_eq!(said.trim(), "3840", "{said}");
+    sh(guest, "cd /holes && ls | awk 'NR % 4' | xargs rm");
+    let settled = || {
+        let mut last = guest.private();
+        until("what reporting returns by itself has returned", JOB, || {
+            std::thread::sleep(std::time::Duration::from_secs(5));
+            let before = std::mem::replace(&mut last, guest.private());
+            Ok((before.saturating_sub(last) < mib(1)).then_some(last))
+        })
+        .unwrap()
+    };
+    let before = settled();
+    let mut peer = Peer::connect(guest).unwrap();
+    assert!(peer.greet().unwrap().can.contains(&Can::ReportPieces));
+    let memory = peer.report().unwrap().memory;
+    say(&format!("{} in pieces, {:?}; {}", memory.pieces, memory, sh(guest, "cat /proc/buddyinfo")));
+    assert!(memory.pieces >= mib(24), "{memory:?}");
+    let done = peer.done(wire::Ask::ReportPieces { on: true }).unwrap();
+    assert_eq!(order(), "4");
+    let expected = done.bytes.unwrap();
+    until("the host has three quarters of the pieces", JOB, || {
+        Ok((before.saturating_sub(guest.private()) >= expected.mul_div(3, 4)).then_some(()))
+    })
+    .unwrap();
+    say(&format!("{expected} in pieces; {} came back", before.saturating_sub(settled())));
+    peer.done(wire::Ask::ReportPieces { on: false }).unwrap();
+    assert_eq!(order(), own);
+    peer.done(wire::Ask::ReportPieces { on: true }).unwrap();
+    drop(peer);
+    until("the guest has its own setting again", JOB, || Ok((order() == own).then_some(()))).unwrap();
+    // An agent that is killed finds it when it starts again.
+    let mut peer = Peer::connect(guest).unwrap();
+    peer.greet().unwrap();
+    peer.done(wire::Ask::ReportPieces { on: true }).unwrap();
+    assert_ne!(order(), own);
+    sh(guest, "kill -9 $(pidof memtide-agent)");
+    assert_ne!(order(), own);
+    sh(guest, "memtide-agent >/dev/null 2>&1 &");
+    until("the next agent has put it back", JOB, || Ok((order() == own).then_some(()))).unwrap();
+    unhurt(guest);
+}
+
 /// A limit of page cache that is lower than what the guest has: it drops the rest, and no more.
 fn keeps_a_limit(guest: &Guest, peer: &mut Peer) {
     let before = peer.report().unwrap();

@@ -78,7 +78,7 @@ const LONG: [Test; 13] = tests![
 ];
 
 /// Tests that wait most of the time, the longest first: they start in this order.
-const OTHERS: [Test; 28] = tests![
+const OTHERS: [Test; 29] = tests![
     density::more_guests_get_through_with_memtide,
     operator::an_operator_is_obeyed,
     operator::balloons_that_somebody_else_moved_are_left_alone,
@@ -93,6 +93,7 @@ const OTHERS: [Test; 28] = tests![
     memtide::a_self_deflation_hurts_nobody,
     agent::the_agent_trims_cold_cache_and_hurts_nothing,
     agent::the_agent_does_the_same_on_linux_6_1,
+    agent::freed_memory_in_small_pieces_returns,
     agent::memtide_asks_the_agent_before_it_takes,
     torn::memtide_gives_the_host_its_torn_huge_pages,
     uml::memory_moves_between_uml_instances,

@@ -459,10 +459,13 @@ impl<'a> Bench<'a> {
         let id = || guest.seen.id.clone();
         let agent = guest.seen.told.agent.fresh().filter(|agent| match deed {
             Deed::Compact => agent.compacts,
+            Deed::ReportPieces(_) => agent.reports_pieces,
             _ => agent.trims,
         });
         let Some(agent) = agent else { return Some(Violation::NoAgent(id())) };
-        if let (Deed::Trim(_) | Deed::Compact, Some(why)) = (deed, guest.why_withheld()) {
+        if let (Deed::Trim(_) | Deed::Compact | Deed::ReportPieces(true), Some(why)) =
+            (deed, guest.why_withheld())
+        {
             return Some(Violation::TakesInVain { guest: id(), why });
         }
         if guest.record.agent_asked_at.is_some_and(|at| self.seen.taken_at.since(at) < ASKS_EVERY) {
@@ -476,7 +479,8 @@ impl<'a> Bench<'a> {
                 let is_right = share == guest.class.cache_limit;
                 (!is_right).then(|| Violation::NotOrdered(Subject::Guest(id())))
             }
-            Deed::Trim(_) | Deed::Compact => self.judge_freeing(index, deed),
+            Deed::ReportPieces(false) => None,
+            Deed::Trim(_) | Deed::Compact | Deed::ReportPieces(true) => self.judge_freeing(index, deed),
         }
     }
 

@@ -3,12 +3,11 @@
 //! **Problem.** A balloon takes the pages that the guest's kernel happens to find, and nobody on the host sees whether they were needed. An
 //! agent drops cold cache by itself, ends if the working set refaults, and says what it has freed.
 //!
-//! **Rule.** If memory is wanted, an agent is asked to trim in place of a step of the search ([`crate::search`]). If no step is due, it is asked to
-//! compact free memory that free page reporting cannot return: that takes the guest's CPU time for seconds, and a trim must not wait for it. The
+//! **Rule.** If memory is wanted, an agent is asked to trim in place of a step of the search ([`crate::search`]). If no step is due, it is asked
+//! for free memory that free page reporting does not return (`ladder/reporting`): a trim must not wait for that. The
 //! memory that becomes free is idle, and goes like all idle memory. Urgently, the balloon takes the step as well, and the agent is asked for the
 //! guest's part of all that is wanted, not only of what cannot wait: it may take seconds. A request that freed too little is followed by a pause of
-//! 10 s, then twice as long each time, up to 10 min: meanwhile the balloon alone takes what others lack. Compaction has a pause of its own: from a
-//! minute up to 10 min.
+//! 10 s, then twice as long each time, up to 10 min: meanwhile the balloon alone takes what others lack.
 //!
 //! **Property.** An agent works on at most one request. No grant is paid with memory that an agent only promises.
 
@@ -18,9 +17,9 @@ use memtide_model::{
     Action, Agent, BackOff, Bytes, Deed, Moment, Ordered, Reason, Request, Snapshot, Takes, Yield,
 };
 
-use super::Trim;
+use super::{Trim, reporting};
 
-use crate::constants::{COMPACT_EVERY, FIRST_PAUSE, FREED_ENOUGH, LEAST_STEP, LONGEST_PAUSE, SAID_AFTER};
+use crate::constants::{FIRST_PAUSE, FREED_ENOUGH, LEAST_STEP, LONGEST_PAUSE, SAID_AFTER};
 use crate::guest::Guest;
 use crate::orders;
 use crate::scene::Scene;
@@ -31,7 +30,8 @@ pub fn watch(guest: &mut Guest<'_>, now: Moment) {
     let agent = guest.seen.told.agent.fresh().filter(|agent| agent.ended > asked.ended);
     let is_done = |agent: &Agent| match asked.deed {
         Deed::LimitCache(_) => agent.cache_limit == guest.class.cache_limit,
-        _ => agent.freed >= FREED_ENOUGH.of(asked.bytes),
+        Deed::ReportPieces(on) => agent.pieces_return == on,
+        Deed::Trim(_) | Deed::Compact => agent.freed >= FREED_ENOUGH.of(asked.bytes),
     };
     let is_done = agent.map(is_done);
     if is_done.is_none() && now.since(asked.at) < SAID_AFTER {
@@ -40,16 +40,14 @@ pub fn watch(guest: &mut Guest<'_>, now: Moment) {
     let state = &mut guest.next.agent;
     state.asked = None;
     let worked = is_done == Some(true);
-    // What compaction cannot bring, a trim may.
-    let (pause, first) = match asked.deed {
-        Deed::Compact => (&mut state.compacts, COMPACT_EVERY),
-        _ => (&mut state.back_off, FIRST_PAUSE),
-    };
-    *pause = match (worked, asked.deed) {
-        (false, _) => pause.again(now, first, LONGEST_PAUSE),
-        (true, Deed::Compact) => BackOff::default().again(now, first, LONGEST_PAUSE),
-        (true, _) => BackOff::default(),
-    };
+    match asked.deed {
+        // What it cannot bring, a trim may.
+        Deed::Compact | Deed::ReportPieces(_) => state.pieces = reporting::pause(state.pieces, worked, now),
+        Deed::Trim(_) | Deed::LimitCache(_) if worked => state.back_off = BackOff::default(),
+        Deed::Trim(_) | Deed::LimitCache(_) => {
+            state.back_off = state.back_off.again(now, FIRST_PAUSE, LONGEST_PAUSE);
+        }
+    }
 }
 
 /// Page cache that a guest's agent may drop now; `None` if it cannot be asked, so that the balloon takes it.
@@ -75,7 +73,7 @@ pub fn is_busy(guest: &Guest<'_>) -> bool {
     guest.next.agent.asked.is_some() || guest.seen.told.agent.latest().is_some_and(|agent| agent.busy)
 }
 
-/// What agents are asked for now: limits of page cache, compactions, and the trims that the operator ordered or the ladder chose.
+/// What agents are asked for now: limits of page cache, free memory in pieces, and the trims that the operator ordered or the ladder chose.
 #[must_use]
 pub fn ask(scene: &Scene, seen: &Snapshot, guests: &[Guest<'_>], trims: &[Trim]) -> Vec<Action> {
     let (wanted, now) = (scene.wanted(), scene.now);
@@ -123,9 +121,5 @@ fn request(
     if agent.trims && agent.cache_limit != guest.class.cache_limit {
         return Some((Deed::LimitCache(guest.class.cache_limit), Bytes::ZERO, Reason::CacheLimit));
     }
-    let pieces = agent.free_pieces();
-    let lately = guest.next.agent.compacts.lasts(now);
-    let helps =
-        agent.compacts && guest.reports_freed() && !guest.is_withheld() && pieces >= LEAST_STEP && !lately;
-    (helps && !wanted.is_zero()).then_some((Deed::Compact, pieces, Reason::FreePieces { pieces, wanted }))
+    reporting::deed(guest, agent, wanted, now)
 }

@@ -19,6 +19,7 @@ pub mod fetch;
 mod idle;
 mod pieces;
 pub mod probe;
+mod reporting;
 pub mod splits;
 pub mod untouched;
 

@@ -336,6 +336,10 @@ const MUTATIONS: &[Mutation] = &[
         g.trims("donor");
         g.plan.actions.last_mut().unwrap().request = Request::Agent(Deed::Compact);
     }),
+    ("NoAgent", "reports pieces where the agent may not", |g| {
+        g.trims("donor");
+        g.plan.actions.last_mut().unwrap().request = Request::Agent(Deed::ReportPieces(true));
+    }),
     ("TrimsNeeded", "trims into the least cache", |g| {
         g.trims("donor");
         g.plan.actions.last_mut().unwrap().request = Request::Agent(Deed::Trim(mib(37)));

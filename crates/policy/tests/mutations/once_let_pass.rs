@@ -294,6 +294,7 @@ fn an_agent_works_for_nobody() {
         memory: AgentMemory { unmapped_cache: mib(400), ..AgentMemory::default() },
         trims: true,
         compacts: true,
+        reports_pieces: true,
         ..Agent::default()
     };
     let asked = |capacity, request, squeeze| {
@@ -306,7 +307,9 @@ fn an_agent_works_for_nobody() {
         given
     };
     let trim = Request::Agent(Deed::Trim(mib(100)));
-    for request in [trim, Request::Agent(Deed::Compact)] {
+    let pieces = |on| Request::Agent(Deed::ReportPieces(on));
+    assert_eq!(refused(&asked(8192, pieces(false), true)), [], "its kernel's own choice costs nothing");
+    for request in [trim, Request::Agent(Deed::Compact), pieces(true)] {
         // On 8 GiB, both limits fit.
         assert_eq!(refused(&asked(8192, request, true)), [(0, "AsksForNothing")]);
         assert_eq!(refused(&asked(1970, request, true)), []);

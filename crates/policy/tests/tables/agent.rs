@@ -83,7 +83,7 @@ fn compaction_that_brings_nothing_stops_no_trim() {
     agent.asked.as_mut().unwrap().deed = Deed::Compact;
     let after = tick(&config, &state, &seen(7_000, 200, (1, 0))).state;
     let agent = &after.guests[&id("cached")].agent;
-    assert!(agent.compacts.until.is_some() && agent.back_off.until.is_none(), "{agent:?}");
+    assert!(agent.pieces.until.is_some() && agent.back_off.until.is_none(), "{agent:?}");
 }
 
 #[test]
@@ -103,6 +103,53 @@ fn free_memory_in_pieces_is_compacted_if_no_page_cache_is_trimmed() {
     let state = known(&config, &with_cache(1_000, 0, 70));
     assert_eq!(asked(&tick(&config, &state, &with_cache(6_000, 100, 70))), [Request::Agent(Deed::Compact)]);
     assert!(trims(&tick(&config, &state, &with_cache(6_000, 100, 480))));
+}
+
+/// The agent of the first test, with this much free memory in pieces that reporting could return, and reporting on.
+fn with_pieces(millis: u64, stalls: u64, (pieces, returns): (u64, bool)) -> Snapshot {
+    let mut seen = seen(millis, stalls, (0, 0));
+    let cached = seen.guests.iter_mut().find(|guest| guest.id == id("cached")).unwrap();
+    cached.told.balloon =
+        cached.told.balloon.clone().map(|balloon| Balloon { free_page_reporting: true, ..balloon });
+    cached.told.agent = cached.told.agent.clone().map(|mut agent| {
+        agent.memory = AgentMemory { unmapped_cache: mib(70), pieces: mib(pieces), ..agent.memory };
+        Agent { reports_pieces: true, pieces_return: returns, ..agent }
+    });
+    seen
+}
+
+#[test]
+fn reporting_returns_small_pieces_as_long_as_memory_is_wanted() {
+    let config = config();
+    let state = known(&config, &with_pieces(1_000, 0, (30, false)));
+    let report = |on| [Request::Agent(Deed::ReportPieces(on))];
+    let first = tick(&config, &state, &with_pieces(6_000, 100, (30, false)));
+    assert_eq!(asked(&first), report(true), "before anything is compacted");
+    let little = tick(&config, &state, &with_pieces(6_000, 100, (10, false)));
+    assert_eq!(asked(&little), [Request::Agent(Deed::Compact)], "too small even for that");
+
+    // It is done: a minute is left to the kernel. What is left of the 40 MiB is compacted then.
+    let done = |millis, stalls| {
+        let mut seen = with_pieces(millis, stalls, (10, true));
+        let cached = seen.guests.iter_mut().find(|guest| guest.id == id("cached")).unwrap();
+        cached.told.agent = cached.told.agent.clone().map(|agent| Agent { ended: 1, ..agent });
+        seen
+    };
+    let later = tick(&config, &first.state, &done(7_000, 200));
+    assert_eq!(asked(&later), []);
+    assert_eq!(
+        asked(&tick(&config, &later.state, &done(70_000, 9_000))),
+        [Request::Agent(Deed::Compact)],
+        "while memory is wanted, they return"
+    );
+    let satisfied = |millis| {
+        let mut seen = done(millis, 200);
+        seen.host.capacity = mib(8_000);
+        seen
+    };
+    let rich = tick(&config, &later.state, &satisfied(30_000));
+    assert_eq!(asked(&rich), [], "not for less than a minute");
+    assert_eq!(asked(&tick(&config, &rich.state, &satisfied(70_000))), report(false));
 }
 
 #[test]

@@ -161,7 +161,11 @@ impl<'a> Connection<'a> {
             B::DropOnRequest => return Err(io::ErrorKind::ConnectionAborted.into()),
             B::Garbage => return self.write(b"HTTP/1.1 400 Bad Request\r\n\r\n{]\n\xff\xfe\n"),
             B::SilentInTheMiddle if !is_hello && self.told.is_some() => return Ok(()),
-            B::SilentToDeeds if matches!(request.ask, Ask::Trim { .. } | Ask::Compact) => return Ok(()),
+            B::SilentToDeeds
+                if matches!(request.ask, Ask::Trim { .. } | Ask::Compact | Ask::ReportPieces { .. }) =>
+            {
+                return Ok(());
+            }
             B::Escapes if !is_hello => return self.say(request.id, &Answer::Refused(ESCAPES.to_owned())),
             _ => {}
         }
@@ -187,7 +191,9 @@ impl<'a> Connection<'a> {
                 };
                 Answer::Done(Done { bytes: Some(dropped), ..Done::default() })
             }
-            Ask::Ping | Ask::Compact | Ask::CacheLimit { .. } => Answer::Done(Done::default()),
+            Ask::Ping | Ask::Compact | Ask::ReportPieces { .. } | Ask::CacheLimit { .. } => {
+                Answer::Done(Done::default())
+            }
         };
         self.say(request.id, &answer)
     }
@@ -264,6 +270,7 @@ impl<'a> Connection<'a> {
                     total: most,
                     free: most,
                     free_blocks: most,
+                    pieces: most,
                     available: most,
                     unmapped_cache: most,
                     dirty: most,

@@ -136,6 +136,7 @@ impl AgentLink {
             Deed::Trim(bytes) => Ask::Trim { bytes, may_swap: false, last_resort: false },
             Deed::Compact => Ask::Compact,
             Deed::LimitCache(share) => Ask::CacheLimit { share: share.map(Share::basis_points) },
+            Deed::ReportPieces(on) => Ask::ReportPieces { on },
         })
     }
 }
@@ -193,11 +194,12 @@ impl State {
         self.agent.counts_refaults = can(Can::Refaults);
         self.agent.trims = can(Can::Trim);
         self.agent.compacts = can(Can::Compact);
+        self.agent.reports_pieces = can(Can::ReportPieces);
         self.agent.least_cache = hello.least_cache;
         self.agent.ages.clear();
         let known = hello.cannot.iter().filter(|(can, _)| **can != Can::Unknown);
         self.agent.cannot = known.map(|(can, why)| (*can, for_people(why))).collect();
-        self.agent.cache_limit = None;
+        (self.agent.cache_limit, self.agent.pieces_return) = (None, false);
     }
 
     fn take_report(&mut self, report: &Report) {
@@ -465,8 +467,12 @@ impl<'a> Talk<'a> {
         if let Some((_, ask, _)) = self.deed.take_if(|(deed, ..)| *deed == id) {
             let mut state = self.shared.state();
             state.deed_ended(Some(&answer));
-            if let (Ask::CacheLimit { share }, Answer::Done(_)) = (ask, &answer) {
-                state.agent.cache_limit = share.and_then(Share::from_basis_points);
+            match (ask, &answer) {
+                (Ask::CacheLimit { share }, Answer::Done(_)) => {
+                    state.agent.cache_limit = share.and_then(Share::from_basis_points);
+                }
+                (Ask::ReportPieces { on }, Answer::Done(_)) => state.agent.pieces_return = on,
+                _ => {}
             }
         }
         match answer {

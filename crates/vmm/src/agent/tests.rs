@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use memtide_agent::wire::{
     Answer, Ask, Can, Done, Hello, MAX_AGES, PressureEvent, Reply, Report, Request, VERSION,
 };
-use memtide_model::{Absence, Agent, AgentAge, AgentMemory, Bytes, Reading};
+use memtide_model::{Absence, Agent, AgentAge, AgentMemory, Bytes, Deed, Reading};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines, ReadHalf, WriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -195,6 +195,30 @@ async fn a_limit_is_known_once_it_is_accepted() {
         let told = guest.until(|told| told.fresh().is_some_and(|agent| !agent.busy)).await;
         assert_eq!(told.fresh().unwrap().cache_limit.map(|share| share.basis_points()), expected);
     }
+}
+
+#[tokio::test]
+async fn small_pieces_return_once_it_is_accepted_and_until_the_connection_ends() {
+    let (guest, mut peer) = Guest::that_has_reported().await;
+    let done = || Answer::Done(Done::default());
+    for (on, answer, expected) in [
+        (true, Answer::Refused("no".to_owned()), false),
+        (true, done(), true),
+        (false, done(), false),
+        (true, done(), true),
+    ] {
+        guest.link.request(Deed::ReportPieces(on)).unwrap();
+        let id = peer.asked(|ask| *ask == Ask::ReportPieces { on }).await;
+        peer.say(id, answer).await;
+        let told = guest.until(|told| told.fresh().is_some_and(|agent| !agent.busy)).await;
+        assert_eq!(told.fresh().unwrap().pieces_return, expected);
+    }
+    drop(peer);
+    let mut peer = guest.accept().await;
+    peer.is_greeted(VERSION).await;
+    peer.reports(2).await;
+    let told = guest.until(|told| free(told) == Some(2)).await;
+    assert!(!told.fresh().unwrap().pieces_return);
 }
 
 #[tokio::test]
