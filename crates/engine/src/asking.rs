@@ -20,8 +20,8 @@
 use memtide_model::{
     Action, BalloonCounters, Bytes, GuestId, GuestSeen, GuestStats, Moment, Polling, Reading, Span, Told,
 };
-use memtide_policy::evidence::Evidence;
-use memtide_policy::need::dead_band;
+use memtide_policy::belief::evidence::Evidence;
+use memtide_policy::belief::need::dead_band;
 
 /// Polls a second of few quiet guests together.
 const POLLS_PER_SECOND: u64 = 80;

@@ -12,8 +12,8 @@ use memtide_model::{
     State, Takes,
 };
 
+use crate::belief::{gain, search};
 use crate::constants::TOLERANCE;
-use crate::{gain, search};
 
 /// How long a balloon may follow a command whose answer is unknown.
 pub const DOUBT: Span = Span::from_secs(30);

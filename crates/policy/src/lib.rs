@@ -4,13 +4,13 @@
 //! that it is asked to keep now, *actual* the size that it keeps. *Reach* is its worst-case cost without asking, *footprint*
 //! its cost now.
 //!
-//! **Rule.** Four stages, one file each, over one ledger:
+//! **Rule.** A decision has three stages, a folder each, over one ledger:
 //!
-//! 1. [`need`]: memory in use, the page cache that the guest was seen to need ([`search`]), and growth; a stall raises it at once;
-//! 2. [`tiers`]: one water-fill over the tiers of all needs ([`entitlement`]);
-//! 3. [`pacing`]: the step towards the fair shares now: who gives ([`ladder`]), who grows, who waits. [`ladder::splits`] comes first: torn huge pages
-//!    that the kernel splits are page cache that nobody has to give. [`ladder::clock`] squeezes although nothing is wanted, if the operator says so;
-//! 4. [`phases`]: actions that free memory come first, and a grant is backed by memory that is verified as returned.
+//! 1. [`belief`]: what is known of each guest and of the host. A guest's need is its memory in use, the page cache that it was seen to need, and room
+//!    for its growth; a stall raises it at once;
+//! 2. [`share`]: one water-fill over the tiers of all needs;
+//! 3. [`ladder`]: the step towards the fair shares now: who gives, who grows, who waits. Actions that free memory come first, and a grant is backed
+//!    by memory that is verified as returned.
 //!
 //! A `tmpfs` that holds guests' memory and has less left than the host is a host of its own for these guests.
 //!
@@ -25,36 +25,17 @@
 //! [`check()`] tests each plan against the promises again. It shares no function with [`decide()`].
 #![forbid(unsafe_code)]
 
-pub mod activity;
+pub mod belief;
 pub mod check;
 pub mod constants;
 pub mod decide;
-pub mod entitlement;
-pub mod envelope;
-pub mod evidence;
-pub mod gain;
-pub mod guest;
 pub mod hears;
-pub mod hold;
-pub mod host_state;
 pub mod ksm;
 pub mod ladder;
-pub mod ledger;
-pub mod need;
-mod orders;
-pub mod pacing;
-pub mod phases;
-mod purse;
 pub mod report;
-pub mod scene;
-pub mod search;
-mod sharing;
-pub mod stuck;
-pub mod surge;
-pub mod tiers;
-mod tmpfs;
-pub mod wish;
+pub mod share;
 
 pub use check::{Violation, check, witness};
-pub use decide::decide;
+pub use decide::{decide, decide_by};
 pub use hears::hears;
+pub use share::Sharing;

@@ -8,10 +8,10 @@ use memtide_model::{
     Request, Savings, SelfDeflations, Snapshot, Tmpfs, TmpfsId, TmpfsReport, Verdict,
 };
 
-use crate::guest::Guest;
-use crate::scene::Scene;
-use crate::stuck;
-use crate::tmpfs::Bound;
+use crate::belief::guest::Guest;
+use crate::belief::scene::Scene;
+use crate::belief::stuck;
+use crate::share::tmpfs::Bound;
 
 /// The report of a decision.
 #[must_use]

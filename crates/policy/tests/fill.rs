@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use memtide_model::{Bytes, PAGE_4K};
-use memtide_policy::tiers::{Bid, SelfDeflations, TIERS, fill};
+use memtide_policy::belief::guest::TIERS;
+use memtide_policy::share::tiers::{Bid, SelfDeflations, fill};
 use proptest::collection::vec;
 use proptest::prelude::*;
 

@@ -15,7 +15,7 @@ use memtide_model::{
 };
 
 use memtide_policy::Violation;
-use memtide_policy::tiers::{Bid, SelfDeflations, fill};
+use memtide_policy::share::tiers::{Bid, SelfDeflations, fill};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;

@@ -3,7 +3,7 @@
 //! **Problem.** A balloon takes the pages that the guest's kernel happens to find, and nobody on the host sees whether they were needed. An
 //! agent drops cold cache by itself, ends if the working set refaults, and says what it has freed.
 //!
-//! **Rule.** If memory is wanted, an agent is asked to trim in place of a step of the search ([`crate::search`]). If no step is due, it is asked
+//! **Rule.** If memory is wanted, an agent is asked to trim in place of a step of the search ([`crate::belief::search`]). If no step is due, it is asked
 //! for free memory that free page reporting does not return (`ladder/reporting`): a trim must not wait for that. The
 //! memory that becomes free is idle, and goes like all idle memory. Urgently, the balloon takes the step as well, and the agent is asked for the
 //! guest's part of all that is wanted, not only of what cannot wait: it may take seconds. A request that freed too little is followed by a pause of
@@ -13,42 +13,14 @@
 
 use std::collections::BTreeMap;
 
-use memtide_model::{
-    Action, Agent, BackOff, Bytes, Deed, Moment, Ordered, Reason, Request, Snapshot, Takes, Yield,
-};
+use memtide_model::{Action, Bytes, Deed, Moment, Ordered, Reason, Request, Snapshot, Takes, Yield};
 
 use super::{Trim, reporting};
 
-use crate::constants::{FIRST_PAUSE, FREED_ENOUGH, LEAST_STEP, LONGEST_PAUSE, SAID_AFTER};
-use crate::guest::Guest;
-use crate::orders;
-use crate::scene::Scene;
-
-/// Watches the request that a guest's agent works on.
-pub fn watch(guest: &mut Guest<'_>, now: Moment) {
-    let Some(asked) = guest.before.agent.asked else { return };
-    let agent = guest.seen.told.agent.fresh().filter(|agent| agent.ended > asked.ended);
-    let is_done = |agent: &Agent| match asked.deed {
-        Deed::LimitCache(_) => agent.cache_limit == guest.class.cache_limit,
-        Deed::ReportPieces(on) => agent.pieces_return == on,
-        Deed::Trim(_) | Deed::Compact => agent.freed >= FREED_ENOUGH.of(asked.bytes),
-    };
-    let is_done = agent.map(is_done);
-    if is_done.is_none() && now.since(asked.at) < SAID_AFTER {
-        return;
-    }
-    let state = &mut guest.next.agent;
-    state.asked = None;
-    let worked = is_done == Some(true);
-    match asked.deed {
-        // What it cannot bring, a trim may.
-        Deed::Compact | Deed::ReportPieces(_) => state.pieces = reporting::pause(state.pieces, worked, now),
-        Deed::Trim(_) | Deed::LimitCache(_) if worked => state.back_off = BackOff::default(),
-        Deed::Trim(_) | Deed::LimitCache(_) => {
-            state.back_off = state.back_off.again(now, FIRST_PAUSE, LONGEST_PAUSE);
-        }
-    }
-}
+use crate::belief::guest::Guest;
+use crate::belief::scene::Scene;
+use crate::constants::{LEAST_STEP, SAID_AFTER};
+use crate::ladder::orders;
 
 /// Page cache that a guest's agent may drop now; `None` if it cannot be asked, so that the balloon takes it.
 #[must_use]

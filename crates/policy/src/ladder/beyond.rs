@@ -4,9 +4,9 @@ use memtide_model::Bytes;
 
 use super::donor::{Donor, Way};
 use super::{Bought, Offer, Rung, Wants, least_worth};
+use crate::belief::guest::Guest;
+use crate::belief::scene::Scene;
 use crate::constants::HURT_PAUSE;
-use crate::guest::Guest;
-use crate::scene::Scene;
 
 pub struct BeyondShare;
 

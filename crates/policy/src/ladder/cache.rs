@@ -1,7 +1,7 @@
 //! Page cache.
 //!
-//! Without urgency, one guest gives a step that is watched ([`crate::search`]); as long as others lack only page cache, and the commitment is kept,
-//! not from its fair share. Urgently, the idlest guest gives first ([`crate::activity`]): what is likely to be cold, then the rest that nobody was
+//! Without urgency, one guest gives a step that is watched ([`crate::belief::search`]); as long as others lack only page cache, and the commitment is kept,
+//! not from its fair share. Urgently, the idlest guest gives first ([`crate::belief::activity`]): what is likely to be cold, then the rest that nobody was
 //! seen to need. Needed cache is given for used memory that others lack, or in an emergency; then cache that its kernel does not call available.
 //!
 //! An agent takes its time: it is asked for all that is wanted, not only for what cannot wait.
@@ -10,11 +10,11 @@ use memtide_model::{Bytes, Commitment, Taken};
 
 use super::donor::{Donor, Trim, Way, floor, has};
 use super::{Bought, Offer, Rung, Wants, agent, least_worth, probe};
-use crate::activity;
+use crate::belief::activity;
+use crate::belief::guest::Guest;
+use crate::belief::scene::Scene;
+use crate::belief::search;
 use crate::constants::{LEAST_GRANT, LEAST_STEP};
-use crate::guest::Guest;
-use crate::scene::Scene;
-use crate::search;
 
 /// One step of one guest, if no other step is being watched.
 pub struct Step;

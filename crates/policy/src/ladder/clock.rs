@@ -3,19 +3,19 @@
 //! **Rule.** If [`Config::squeeze_every`](memtide_model::Config::squeeze_every) is set, nothing is wanted and the host is not short, one guest
 //! at a time gives in steps of at most 1/8 of its size: its idle memory first, then page cache that it was not seen to need. Guests whose
 //! drivers do not show what hurts keep their cache. The next step follows once the last one has arrived and was watched for 5 s, as in any
-//! search ([`crate::search`]). A guest's round ends when a step hurts or nothing is left to give; its next round begins one such time later. No guest gets comfort meanwhile: it would take back what was given.
+//! search ([`crate::belief::search`]). A guest's round ends when a step hurts or nothing is left to give; its next round begins one such time later. No guest gets comfort meanwhile: it would take back what was given.
 //!
 //! **Property.** A guest keeps its memory in use with headroom, and the page cache that it was seen to need.
 
 use memtide_model::{Bytes, Commitment, HostState, Reason, Taken, Takes};
 
+use crate::belief::guest::Guest;
+use crate::belief::need::dead_band;
+use crate::belief::scene::Scene;
+use crate::belief::search;
+use crate::belief::stuck;
 use crate::constants::{GENTLE, LEAST_STEP, WATCHED};
-use crate::guest::Guest;
-use crate::need::dead_band;
-use crate::scene::Scene;
-use crate::search;
-use crate::stuck;
-use crate::wish::Wish;
+use crate::ladder::wish::Wish;
 
 /// The step that is due, if there is one. Notes the ends of rounds in the guests.
 pub fn squeeze(scene: &Scene, guests: &mut [Guest<'_>]) -> Option<Wish> {

@@ -3,10 +3,10 @@
 use memtide_model::{Bytes, Commitment, HostState, Reason, Taken, Takes};
 
 use super::{least_worth, probe};
+use crate::belief::guest::Guest;
+use crate::belief::scene::Scene;
 use crate::constants::{GENTLE_EVERY, LEAST_HEADROOM};
-use crate::guest::Guest;
-use crate::scene::Scene;
-use crate::wish::Wish;
+use crate::ladder::wish::Wish;
 
 /// A guest that can give.
 pub struct Donor<'g, 'a> {

@@ -8,11 +8,11 @@
 
 use memtide_model::{Ordered, Reason, Snapshot, Takes};
 
+use crate::belief::guest::Guest;
+use crate::belief::scene::Scene;
 use crate::constants::TOLERANCE;
-use crate::guest::Guest;
-use crate::orders;
-use crate::scene::Scene;
-use crate::wish::Wish;
+use crate::ladder::orders;
+use crate::ladder::wish::Wish;
 
 /// Adds the ordered inflations to `wishes`, in place of what was wished for these guests. A guest that gives more than was ordered does so.
 pub fn fetch(scene: &Scene, seen: &Snapshot, guests: &[Guest<'_>], wishes: &mut Vec<Wish>) {

@@ -5,7 +5,7 @@ use memtide_model::{Bytes, Commitment};
 
 use super::donor::{Donor, Way, floor};
 use super::{Bought, Offer, Rung, Wants, agent, least_worth};
-use crate::scene::Scene;
+use crate::belief::scene::Scene;
 
 pub struct Idle;
 

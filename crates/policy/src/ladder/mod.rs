@@ -1,4 +1,7 @@
-//! Who gives wanted memory, and which: each file here is a way to take it.
+//! The way to the fair shares: who gives wanted memory, and which; who grows, and in which order.
+//!
+//! Each of these files is a way to take memory: [`splits`], `idle`, `pieces`, `cache`, `beyond`, [`untouched`], [`clock`], [`agent`], `reporting`. [`pacing`]
+//! says who grows and who waits, [`phases`] in which order, and what pays for it.
 //!
 //! **Rule.** Ways are tried one after the other, the cheapest first, until nothing is wanted. Each way asks every donor for its offer:
 //! how much it can give, and at what price. The dispatcher buys the cheapest offers, each up to what the offer may pay for.
@@ -17,23 +20,28 @@ pub mod clock;
 mod donor;
 pub mod fetch;
 mod idle;
+mod orders;
+pub mod pacing;
+pub mod phases;
 mod pieces;
 pub mod probe;
 mod reporting;
 pub mod splits;
 pub mod untouched;
+pub mod wish;
 
 use std::cmp::Reverse;
 
-use memtide_model::{Bytes, Commitment, Moment};
+use memtide_model::{Bytes, Commitment, Moment, Plan, Reason};
 
 use self::donor::Donor;
 pub use self::donor::{Trim, floor};
+use crate::belief::guest::Guest;
+use crate::belief::scene::Scene;
+use crate::belief::{Beliefs, search};
 use crate::constants::{GENTLE, GENTLE_EVERY, TOLERANCE};
-use crate::guest::Guest;
-use crate::scene::Scene;
-use crate::search;
-use crate::wish::Wish;
+use crate::ladder::wish::Wish;
+use crate::share::tmpfs::Bound;
 
 /// The ways that come before memory that splits return.
 const FIRST: [&dyn Rung; 2] = [&idle::Idle, &pieces::Pieces];
@@ -133,6 +141,23 @@ impl Given {
     }
 }
 
+/// The changes that are right now, in the order in which they are to be made, each grant paid from memory that is there.
+#[must_use]
+pub fn plan(beliefs: &mut Beliefs<'_>, bound: &[Bound]) -> Plan {
+    let (mut cheap, mut wishes) = (Vec::new(), Vec::new());
+    let (is_host_read, seen) = (beliefs.is_host_read(), beliefs.seen);
+    let (scene, guests) = (&mut beliefs.scene, &mut beliefs.guests);
+    if is_host_read {
+        cheap = splits::ask(scene, seen, guests);
+        let given = pacing::wishes(scene, bound, guests);
+        wishes = given.wishes;
+        fetch::fetch(scene, seen, guests, &mut wishes);
+        probe::hold_back(guests, &mut wishes);
+        cheap.extend(agent::ask(scene, seen, guests, &given.trims));
+    }
+    phases::order(scene, seen, (guests, bound), (cheap, wishes))
+}
+
 /// What guests are asked to give now, besides what they give `already`.
 pub fn give(scene: &Scene, guests: &[Guest<'_>], already: &[Wish]) -> Given {
     let wanted = scene.wanted();
@@ -185,6 +210,24 @@ pub fn give(scene: &Scene, guests: &[Guest<'_>], already: &[Wish]) -> Given {
         wishes: donors.iter().filter_map(|donor| donor.wish(scene, wanted)).collect(),
         trims: donors.iter().filter_map(|donor| donor.trim).collect(),
     }
+}
+
+/// What the guests of a tmpfs give for each other.
+pub fn give_for(tmpfs: &Bound, guests: &mut [Guest<'_>]) -> Given {
+    let scene = &tmpfs.scene;
+    let reason = Reason::TmpfsShort {
+        free: scene.ledger.really_free(),
+        wanted: scene.wanted(),
+        node: tmpfs.id.node(),
+    };
+    let mut given = tmpfs.lend(guests, |inside| give(scene, inside, &[]));
+    for wish in &mut given.wishes {
+        (wish.index, wish.reason) = (tmpfs.members[wish.index], reason);
+    }
+    for trim in &mut given.trims {
+        trim.index = tmpfs.members[trim.index];
+    }
+    given
 }
 
 /// Buys the cheapest offers of a way.

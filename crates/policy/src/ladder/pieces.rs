@@ -5,8 +5,8 @@ use memtide_model::Commitment;
 
 use super::donor::{Donor, Way, floor};
 use super::{Bought, Offer, Rung, Wants, least_worth};
+use crate::belief::scene::Scene;
 use crate::constants::PIECES;
-use crate::scene::Scene;
 
 pub struct Pieces;
 

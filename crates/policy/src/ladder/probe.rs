@@ -1,14 +1,14 @@
 //! A guest gives a probe before it gives more.
 //!
-//! **Rule.** Until the host is known to gain from a guest ([`crate::gain`]), the guest may be asked for [`PROBE`] of its memory below what is
+//! **Rule.** Until the host is known to gain from a guest ([`crate::belief::gain`]), the guest may be asked for [`PROBE`] of its memory below what is
 //! resident. Nobody waits for it in an emergency: each guest counts with what it may give now, so several are probed at once.
 
 use memtide_model::{Bytes, Proof};
 
+use crate::belief::gain;
+use crate::belief::guest::Guest;
 use crate::constants::{PROBE, TOLERANCE};
-use crate::gain;
-use crate::guest::Guest;
-use crate::wish::Wish;
+use crate::ladder::wish::Wish;
 
 /// The least size that a guest may be asked to keep now.
 fn least(guest: &Guest<'_>) -> Bytes {

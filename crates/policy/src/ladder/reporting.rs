@@ -11,10 +11,10 @@
 //! **Property.** Nobody counts on it: what has come back shows in the host's free memory. The guest reports as its kernel chose while nothing
 //! is wanted.
 
-use memtide_model::{Agent, BackOff, Bytes, Deed, Moment, Reason};
+use memtide_model::{Agent, Bytes, Deed, Moment, Reason};
 
-use crate::constants::{COMPACT_EVERY, LEAST_STEP, LONGEST_PAUSE};
-use crate::guest::Guest;
+use crate::belief::guest::Guest;
+use crate::constants::LEAST_STEP;
 
 /// What an agent is asked for, the bytes that should come of it, and why.
 #[must_use]
@@ -39,11 +39,4 @@ pub fn deed(guest: &Guest<'_>, agent: &Agent, wanted: Bytes, now: Moment) -> Opt
     ];
     let (deed, pieces) = offers.into_iter().find(|(_, pieces)| *pieces >= LEAST_STEP)?;
     Some((deed, pieces, Reason::FreePieces { pieces, wanted }))
-}
-
-/// The pause after such a request, which has brought something or not.
-#[must_use]
-pub fn pause(before: BackOff, worked: bool, now: Moment) -> BackOff {
-    let before = if worked { BackOff::default() } else { before };
-    before.again(now, COMPACT_EVERY, LONGEST_PAUSE)
 }

@@ -16,9 +16,9 @@ use std::cmp::Reverse;
 
 use memtide_model::{Action, Asked, Bytes, Moment, Reason, Request, Snapshot, Splits, Yield};
 
+use crate::belief::guest::Guest;
+use crate::belief::scene::Scene;
 use crate::constants::{FIRST_PAUSE, LEAST_STEP, LONGEST_PAUSE, SPLIT_EVERY, TOLERANCE};
-use crate::guest::Guest;
-use crate::scene::Scene;
 
 /// The splits to ask for now. Notes in the scene how much memory they, and those before them, should return.
 #[must_use]

@@ -15,11 +15,11 @@ use std::cmp::Reverse;
 use memtide_model::{Bytes, Commitment, Reason, Span};
 
 use super::floor;
-use crate::activity;
+use crate::belief::activity;
+use crate::belief::guest::Guest;
+use crate::belief::scene::Scene;
 use crate::constants::{FORESEES, INFLATES_BY};
-use crate::guest::Guest;
-use crate::scene::Scene;
-use crate::wish::Wish;
+use crate::ladder::wish::Wish;
 
 /// The change that takes untouched memory, if it is time for it. `gives` tells who gives memory anyway.
 pub fn take(scene: &Scene, guests: &[Guest<'_>], gives: &[bool]) -> Option<Wish> {

@@ -1,9 +1,9 @@
 //! The search for the page cache that a guest needs.
 
 use memtide_model::{Bytes, GuestState, Moment, Search, Span, Taken, Trial, TrialKind};
-use memtide_policy::evidence::Evidence;
-use memtide_policy::need::Need;
-use memtide_policy::search::{
+use memtide_policy::belief::evidence::Evidence;
+use memtide_policy::belief::need::Need;
+use memtide_policy::belief::search::{
     Arrived, Heard, Listening, gentle_step, gets_back, listen, may_try, take, unproven,
 };
 

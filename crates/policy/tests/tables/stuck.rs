@@ -4,8 +4,8 @@ use memtide_model::{
     Bytes, Decision, Fence, GuestSeen, GuestState, Moment, Reading, Reason, Request, Snapshot, Span, State,
     Stuck, Verdict,
 };
-use memtide_policy::ledger::Entry;
-use memtide_policy::stuck::{is_stuck, judge};
+use memtide_policy::belief::ledger::Entry;
+use memtide_policy::belief::stuck::{is_stuck, judge};
 
 use super::{deflating, line, memory, targets, tick, told};
 use crate::common::{but, config, elastic, guest, id, mib, snapshot};

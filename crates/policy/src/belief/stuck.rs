@@ -9,8 +9,8 @@
 
 use memtide_model::{Bytes, GuestState, Moment, Span, Stuck};
 
+use crate::belief::ledger::Entry;
 use crate::constants::{LONGEST_PAUSE, SAID_AFTER, STUCK_AFTER, TOLERANCE};
-use crate::ledger::Entry;
 
 /// Whether a guest keeps its target.
 #[must_use]

@@ -16,16 +16,16 @@
 
 use std::collections::BTreeMap;
 
-use memtide_model::{Bytes, Config, HostSeen, HostState, Reason, Snapshot, Space, State, Tmpfs, TmpfsId};
+use memtide_model::{Bytes, Config, HostSeen, HostState, Snapshot, Space, State, Tmpfs, TmpfsId};
 
-use crate::entitlement::{by_shares, entitle};
-use crate::envelope::{self, Growth};
-use crate::guest::Guest;
-use crate::host_state;
-use crate::ladder::{Given, give};
-use crate::ledger::Ledger;
-use crate::purse::Purse;
-use crate::scene::{HostFacts, Scene};
+use crate::belief::by_shares;
+use crate::belief::envelope::{self, Growth};
+use crate::belief::guest::Guest;
+use crate::belief::host_state;
+use crate::belief::ledger::Ledger;
+use crate::belief::scene::{HostFacts, Scene};
+use crate::share::Sharing;
+use crate::share::purse::Purse;
 
 /// A tmpfs that binds its guests.
 pub struct Bound {
@@ -100,13 +100,13 @@ impl Bound {
     }
 
     /// Bounds the fair shares of its guests, and counts what they lack of them.
-    pub fn entitle(&mut self, config: &Config, guests: &mut [Guest<'_>]) {
+    pub fn entitle(&mut self, sharing: &dyn Sharing, config: &Config, guests: &mut [Guest<'_>]) {
         let Self { members, scene, host, .. } = self;
         lend(guests, members, |inside| {
             let before: Vec<(Bytes, Bytes)> =
                 inside.iter().map(|guest| (guest.entitlement, guest.by_shares)).collect();
             by_shares(host, scene.ledger.reserve, inside);
-            entitle(config, scene, inside);
+            sharing.entitle(config, scene, inside);
             for (guest, (entitlement, by_shares)) in inside.iter_mut().zip(before) {
                 guest.entitlement = guest.entitlement.min(entitlement);
                 guest.by_shares = by_shares;
@@ -116,21 +116,9 @@ impl Bound {
         });
     }
 
-    /// What its guests give for each other.
-    pub fn give(&self, guests: &mut [Guest<'_>]) -> Given {
-        let reason = Reason::TmpfsShort {
-            free: self.scene.ledger.really_free(),
-            wanted: self.scene.wanted(),
-            node: self.id.node(),
-        };
-        let mut given = lend(guests, &self.members, |inside| give(&self.scene, inside, &[]));
-        for wish in &mut given.wishes {
-            (wish.index, wish.reason) = (self.members[wish.index], reason);
-        }
-        for trim in &mut given.trims {
-            trim.index = self.members[trim.index];
-        }
-        given
+    /// Lends its guests to `work`, with only their own memory in their entries.
+    pub fn lend<'a, R>(&self, guests: &mut [Guest<'a>], work: impl FnOnce(&mut [Guest<'a>]) -> R) -> R {
+        lend(guests, &self.members, work)
     }
 
     /// The room that grants to its guests are paid from.

@@ -3,7 +3,7 @@
 //! It counts what the balloon's statistics cannot show: refaults, and the time that tasks wait for disks.
 //!
 //! **Rule.** A refault that the kernel activates belongs to the working set (`workingset_activate_*`): a few of them prove that too much was
-//! taken. All other refaults are a hypothesis, as scans are without an agent ([`crate::search`]): a guest that lost most of a file reads it again
+//! taken. All other refaults are a hypothesis, as scans are without an agent ([`crate::belief::search`]): a guest that lost most of a file reads it again
 //! later than its working set is large, and so does a reader of a long file. They count if they are many, or if tasks wait for the disk:
 //! on a slow disk, few refaults cost much. A first reading of a file is no refault. The kernel counts what a trim drops as direct reclaim: where
 //! an agent trims, only its stalled allocations count.

@@ -3,7 +3,7 @@
 //! **Rule.** The rules are tried in this order, and the first that applies decides:
 //! 1. a guest whose hold ends gets its target written from its present size;
 //! 2. wanted memory is given ([`crate::ladder`]); if none is wanted, the clock may ask for some ([`crate::ladder::clock`]);
-//! 3. a held guest stops giving; one whose step brought the host nothing gets its size back ([`crate::gain`]);
+//! 3. a held guest stops giving; one whose step brought the host nothing gets its size back ([`crate::belief::gain`]);
 //! 4. a released guest grows to its limit, within its fair share;
 //! 5. a guest that lacks memory in use or needed cache grows to its need, within its fair share: at once if it lacks memory in use, else 5 s
 //!    after its last change;
@@ -23,14 +23,14 @@ use memtide_model::{Bytes, Commitment, Hold, Keeps, Proof, Reason, Span, Verdict
 
 use crate::constants::{CACHE_WAITS, COMFORT_WAITS, FOLLOWS, LEAST_COMFORT, RESET_SETTLES, TOLERANCE};
 
-use crate::guest::Guest;
+use crate::belief::guest::Guest;
+use crate::belief::ledger::Entry;
+use crate::belief::scene::Scene;
+use crate::belief::search;
+use crate::belief::stuck;
+use crate::ladder::wish::Wish;
 use crate::ladder::{self, Given, clock, floor, give, untouched};
-use crate::ledger::Entry;
-use crate::scene::Scene;
-use crate::search;
-use crate::stuck;
-use crate::tmpfs::Bound;
-use crate::wish::Wish;
+use crate::share::tmpfs::Bound;
 
 /// The changes that would be right now, at most one for each guest, and what agents should drop. Notes the ends of rounds by the clock in the guests.
 #[must_use]
@@ -38,7 +38,7 @@ pub fn wishes(scene: &Scene, bound: &[Bound], guests: &mut Vec<Guest<'_>>) -> Gi
     let mut given = Given::default();
     // What guests give for their tmpfs counts for the host.
     for tmpfs in bound {
-        given.add(tmpfs.give(guests));
+        given.add(ladder::give_for(tmpfs, guests));
     }
     given.add(give(scene, guests, &given.wishes));
     given.wishes.extend(clock::squeeze(scene, guests));

@@ -6,7 +6,7 @@
 //! **Rule.** The tiers of a guest's need, each on top of the one before it:
 //!
 //! 1. *in use*: used memory and headroom, or more after a stall;
-//! 2. *cache* that the guest was seen to need ([`crate::search`]);
+//! 2. *cache* that the guest was seen to need ([`crate::belief::search`]);
 //! 3. *growth ahead*: the fastest growth that it has shown before, for the longest reaction time, beyond its present growth.
 //!
 //! - Statistics can be several ticks older than the balloon's reading. While a balloon moves, used memory is only known to lie
@@ -28,14 +28,14 @@ use memtide_model::{
     Agent, Balloon, Bytes, Config, GuestSeen, GuestState, GuestStats, Moment, Reading, Span,
 };
 
+use crate::belief::evidence::Evidence;
+use crate::belief::ledger::Entry;
+use crate::belief::{stuck, surge};
 use crate::constants::{
     AGE_SLACK, DEAD_BAND, FIRST_REACTION, FOLLOWS, HEADROOM, KERNEL_KEEPS, KERNEL_KEEPS_AT_MOST, LEAST_GRANT,
     LEAST_HEADROOM, LONGEST_REACTION, MEMORY, MOST_GROWTH, MOST_HEADROOM, PIECES, RAISE, REPORTS_EVERY,
     RESET_SETTLES, SAME_WITHIN, STALL_HOLDS,
 };
-use crate::evidence::Evidence;
-use crate::ledger::Entry;
-use crate::{stuck, surge};
 
 /// A guest's need, in parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

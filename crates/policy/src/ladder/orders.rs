@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use memtide_model::{Bytes, Ordered, Snapshot};
 
-use crate::guest::Guest;
+use crate::belief::guest::Guest;
 
 /// The memory that the operator's orders ask for, with the guest of each: the last order counts.
 pub(crate) fn ordered(

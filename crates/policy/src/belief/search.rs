@@ -18,12 +18,12 @@
 
 use memtide_model::{Bytes, GuestState, Moment, Search, Span, Taken, Trial, TrialKind};
 
+use crate::belief::need::Need;
 use crate::constants::{
     BLIND_KEEPS, FIRST_DEAF, FOLLOWS, GRANT_WATCHED, HURT_PAUSE, LEAST_GRANT, LEAST_STEP,
     LONGEST_SEARCH_PAUSE, NEVER_ARRIVES, SCANS, SCANS_SETTLE, STEP, STILL_SCANS, TOLERANCE, UNUSED, WATCHED,
     WATCHED_BLIND,
 };
-use crate::need::Need;
 
 /// What a decision heard about a guest's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,25 +18,8 @@
 
 use memtide_model::{Bytes, PAGE_4K};
 
-use crate::ledger::largest;
-
-/// The tiers in the order in which they are filled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Tier {
-    /// Guaranteed memory.
-    Reservation,
-    /// Memory in use, with headroom.
-    InUse,
-    /// Page cache that the guest was seen to need.
-    Cache,
-    /// Growth that the guest has shown before.
-    Ahead,
-    /// Everything else, up to the limit.
-    Limit,
-}
-
-/// The number of tiers.
-pub const TIERS: usize = 5;
+use crate::belief::guest::{TIERS, Tier};
+use crate::belief::ledger::largest;
 
 /// One guest's part in the water-fill.
 #[derive(Clone, Copy, Debug)]

@@ -13,10 +13,10 @@
 
 use memtide_model::{Bytes, Commitment, Config, Moment, Snapshot, Span, State, Surge};
 
+use crate::belief::guest::Guest;
+use crate::belief::ledger::Expected;
+use crate::belief::surge::{decayed, observe};
 use crate::constants::{FIRST_REACTION, GROWS_BY, LONGEST_REACTION, MEMORY, OBSERVED, SHORTEST_REACTION};
-use crate::guest::Guest;
-use crate::ledger::Expected;
-use crate::surge::{decayed, observe};
 
 /// Growth as remembered after this decision.
 #[derive(Clone, Copy, Debug, Default)]

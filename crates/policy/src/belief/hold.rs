@@ -29,11 +29,11 @@ use memtide_model::{
     Bytes, Commitment, Config, Hold, Keeps, Mode, Moment, Reading, Snapshot, Span, State, Verdict,
 };
 
+use crate::belief::guest::Guest;
+use crate::belief::need::headroom_floor;
+use crate::belief::scene::Scene;
+use crate::belief::stuck;
 use crate::constants::{FOLLOWS, LEAST_HEADROOM, LIFTED_UNUSED, MOST_GROWTH, RESET_SETTLES, WATCHED};
-use crate::guest::Guest;
-use crate::need::headroom_floor;
-use crate::scene::Scene;
-use crate::stuck;
 
 /// Detects foreign movements of `guest`'s balloon since the last decision, `elapsed` ago.
 pub fn notice(mode: Mode, guest: &mut Guest<'_>, elapsed: Span, now: Moment) {

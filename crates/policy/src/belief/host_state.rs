@@ -11,8 +11,8 @@
 
 use memtide_model::{Config, HostSeen, HostState, Moment, State};
 
+use crate::belief::ledger::Ledger;
 use crate::constants::{LINE_ENDS, PRESSURE_PART};
-use crate::ledger::Ledger;
 
 /// The state of the host at `now`.
 #[must_use]

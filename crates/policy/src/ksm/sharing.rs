@@ -14,9 +14,9 @@ use memtide_model::{
     Action, Bytes, Config, KsmReason, KsmSeen, KsmState, Moment, Plan, Reason, Request, Snapshot,
 };
 
+use crate::belief::guest::Guest;
+use crate::belief::scene::Scene;
 use crate::constants::LONGEST_PAUSE;
-use crate::guest::Guest;
-use crate::scene::Scene;
 
 /// Adds the orders that are right now to the plan.
 pub fn order(

@@ -7,13 +7,30 @@ use memtide_model::{
     Moment, Order, PageSize, Span, Verdict, Withheld,
 };
 
+use crate::belief::gain;
+use crate::belief::ledger::Entry;
+use crate::belief::need::{self, Need};
+use crate::belief::search::Heard;
+use crate::belief::stuck;
 use crate::constants::{BOOTS, REACTS_WITH, RESET_SETTLES, TOLERANCE};
-use crate::gain;
-use crate::ledger::Entry;
-use crate::need::{self, Need};
-use crate::search::Heard;
-use crate::stuck;
-use crate::tiers::TIERS;
+
+/// The tiers of a guest's need, in the order in which they are filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tier {
+    /// Guaranteed memory.
+    Reservation,
+    /// Memory in use, with headroom.
+    InUse,
+    /// Page cache that the guest was seen to need.
+    Cache,
+    /// Growth that the guest has shown before.
+    Ahead,
+    /// Everything else, up to the limit.
+    Limit,
+}
+
+/// The number of tiers.
+pub const TIERS: usize = 5;
 
 /// A guest and the results of all stages for it.
 #[derive(Debug)]
@@ -273,7 +290,7 @@ impl<'a> Guest<'a> {
         self.is_managed() && silent && booting
     }
 
-    /// The sizes that meet each tier of its need, within its bounds (see [`crate::tiers`]).
+    /// The sizes that meet each tier of its need, within its bounds in the order of [`Tier`].
     #[must_use]
     pub fn tiers(&self) -> [Bytes; TIERS] {
         let (least, most) = (self.bounds.reservation(), self.bounds.limit());

@@ -1,13 +1,13 @@
-//! The room that grants of a plan are paid from, in the ledger of a host or of a tmpfs ([`crate::phases`]).
+//! The room that grants of a plan are paid from, in the ledger of a host or of a tmpfs ([`crate::ladder::phases`]).
 
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
 use memtide_model::{Bytes, Commitment};
 
+use crate::belief::guest::Guest;
+use crate::belief::scene::Scene;
 use crate::constants::LITTLE_AVAILABLE;
-use crate::guest::Guest;
-use crate::scene::Scene;
 
 /// What is left of that room.
 pub struct Purse {

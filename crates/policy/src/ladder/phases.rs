@@ -14,13 +14,13 @@ use std::collections::BTreeMap;
 
 use memtide_model::{Action, Bytes, Ordered, Plan, Polling, Reason, Request, Snapshot, Yield};
 
+use crate::belief::guest::Guest;
+use crate::belief::scene::Scene;
 use crate::constants::{REPORTS_EVERY, SAID_AFTER};
-use crate::guest::Guest;
-use crate::orders::ordered;
-use crate::purse::Purse;
-use crate::scene::Scene;
-use crate::tmpfs::Bound;
-use crate::wish::Wish;
+use crate::ladder::orders::ordered;
+use crate::ladder::wish::Wish;
+use crate::share::purse::Purse;
+use crate::share::tmpfs::Bound;
 
 /// The plan.
 #[must_use]

@@ -21,6 +21,8 @@
 //!
 //! **Property.** Without new memory, the processor time of all bursts in a day is bounded by the pauses, and always by `ksm.cpu`.
 
+pub mod sharing;
+
 use memtide_model::{
     Action, BackOff, Bytes, Config, KsmBurst, KsmLeast, KsmMark, KsmOrder, KsmReason, KsmReport, KsmRun,
     KsmSeen, KsmState, KsmVerdict, Moment, Plan, Reading, Reason, Request, Share, Span,

@@ -13,7 +13,7 @@
 //!
 //! **Strict**: Σ reach + torn + other + reserve + the k largest self-deflations ≤ C. A guest counts with its footprint if that is above
 //! its reach (its balloon returns nothing to the host).
-//! **Elastic**: the envelope (the growth that guests can show together before memtide has reacted, [`crate::envelope`]) ≤ free.
+//! **Elastic**: the envelope (the growth that guests can show together before memtide has reacted, [`crate::belief::envelope`]) ≤ free.
 
 use memtide_model::{Bytes, Commitment, Commits, Config, GuestSeen, GuestState, HostSeen};
 

@@ -10,10 +10,10 @@
 
 use memtide_model::{Bytes, Commitment, Config, HostSeen, HostState, Moment, PAGE_4K, Snapshot, Span, State};
 
-use crate::envelope::{self, Growth};
-use crate::guest::Guest;
-use crate::host_state;
-use crate::ledger::{Expected, Ledger};
+use crate::belief::envelope::{self, Growth};
+use crate::belief::guest::Guest;
+use crate::belief::host_state;
+use crate::belief::ledger::{Expected, Ledger};
 
 /// Facts about all guests at this decision.
 #[derive(Clone, Debug)]

@@ -1,0 +1,38 @@
+//! What became of the request that a guest's agent works on.
+//!
+//! **Rule.** It has worked if at least a quarter of what was asked for became free. If not, or if the agent does not answer, a pause follows, twice as
+//! long each time. Requests for free memory in pieces have a pause of their own, also if they worked ([`COMPACT_EVERY`]).
+
+use memtide_model::{Agent, BackOff, Deed, Moment};
+
+use crate::belief::guest::Guest;
+use crate::constants::{COMPACT_EVERY, FIRST_PAUSE, FREED_ENOUGH, LONGEST_PAUSE, SAID_AFTER};
+
+/// Watches the request that a guest's agent works on.
+pub fn watch(guest: &mut Guest<'_>, now: Moment) {
+    let Some(asked) = guest.before.agent.asked else { return };
+    let agent = guest.seen.told.agent.fresh().filter(|agent| agent.ended > asked.ended);
+    let is_done = |agent: &Agent| match asked.deed {
+        Deed::LimitCache(_) => agent.cache_limit == guest.class.cache_limit,
+        Deed::ReportPieces(on) => agent.pieces_return == on,
+        Deed::Trim(_) | Deed::Compact => agent.freed >= FREED_ENOUGH.of(asked.bytes),
+    };
+    let is_done = agent.map(is_done);
+    if is_done.is_none() && now.since(asked.at) < SAID_AFTER {
+        return;
+    }
+    let state = &mut guest.next.agent;
+    state.asked = None;
+    let worked = is_done == Some(true);
+    match asked.deed {
+        // What it cannot bring, a trim may.
+        Deed::Compact | Deed::ReportPieces(_) => {
+            let before = if worked { BackOff::default() } else { state.pieces };
+            state.pieces = before.again(now, COMPACT_EVERY, LONGEST_PAUSE);
+        }
+        Deed::Trim(_) | Deed::LimitCache(_) if worked => state.back_off = BackOff::default(),
+        Deed::Trim(_) | Deed::LimitCache(_) => {
+            state.back_off = state.back_off.again(now, FIRST_PAUSE, LONGEST_PAUSE);
+        }
+    }
+}
