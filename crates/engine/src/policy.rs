@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use memtide_model::{Answer, Config, Decision, Plan, Refusal, Snapshot, State, Witness};
 
-/// A policy: it decides. The check of its plans is the same for every policy, except in tests.
+/// A policy: it decides. The promises that its plans must keep are the same for every policy, except in tests.
+///
+/// Another division of the memory is [`memtide_policy::Sharing`] and a policy that passes it to [`memtide_policy::decide_by`].
 ///
 /// **Rule.** Both functions depend only on their arguments and on the [`identity`](Policy::identity). They use no clock, no files, no
 /// randomness, and no memory of their own. Otherwise a journal cannot be replayed.
@@ -21,10 +23,16 @@ pub trait Policy: fmt::Debug + Send + Sync {
         memtide_policy::hears(state, seen, plan, answers);
     }
 
+    /// Whether its plans are judged by memtide's own manners, too, and not only by the promises that no policy may break.
+    fn has_manners(&self) -> bool {
+        true
+    }
+
     /// Lists the promises that single actions of a plan would break, in the order of the actions. These actions are refused, and the others may
     /// be carried out. `witness` is the check's own record, which has looked at the snapshot.
     fn check(&self, config: &Config, witness: &Witness, seen: &Snapshot, plan: &Plan) -> Vec<Refusal> {
-        let found = memtide_policy::check(config, witness, seen, plan).into_iter();
+        let check = if self.has_manners() { memtide_policy::check } else { memtide_policy::check_promises };
+        let found = check(config, witness, seen, plan).into_iter();
         found.map(|(action, violation)| Refusal { action, why: violation.to_string() }).collect()
     }
 }

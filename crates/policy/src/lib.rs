@@ -35,7 +35,7 @@ pub mod ladder;
 pub mod report;
 pub mod share;
 
-pub use check::{Violation, check, witness};
+pub use check::{Violation, check, check_promises, witness};
 pub use decide::{decide, decide_by};
 pub use hears::hears;
 pub use share::Sharing;

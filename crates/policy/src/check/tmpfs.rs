@@ -72,8 +72,8 @@ impl AllTmpfs {
     }
 
     /// Takes memory from a guest for those that share its tmpfs, until it keeps `target`; `false` if they can want less.
-    pub fn take(&mut self, guest: &Known<'_>, target: Bytes) -> bool {
-        self.of(guest).is_some_and(|one| one.wanted.take(guest, target).is_ok())
+    pub fn take(&mut self, guest: &Known<'_>, target: Bytes, manners: bool) -> bool {
+        self.of(guest).is_some_and(|one| one.wanted.take(guest, target, manners).is_ok())
     }
 
     /// Memory that its guest gives for others on the host is given for those that share its tmpfs, too.

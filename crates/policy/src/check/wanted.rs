@@ -79,10 +79,10 @@ impl Wanted {
     /// Takes memory from a guest until it keeps `target`.
     ///
     /// # Errors
-    /// The promise that this would break, if others can want less from it, or less of what it uses.
-    pub fn take(&mut self, guest: &Known<'_>, target: Bytes) -> Result<(), Violation> {
+    /// The promise that this would break, if others can want less of what it uses; with `manners`, also if they can want less from it at all.
+    pub fn take(&mut self, guest: &Known<'_>, target: Bytes, manners: bool) -> Result<(), Violation> {
         self.in_use.may_take(guest, target)?;
-        let taken = self.take_any(guest, target);
+        let taken = if manners { self.take_any(guest, target) } else { Ok(()) };
         if taken.is_ok() {
             self.in_use.take(guest, target);
         }

@@ -1,0 +1,71 @@
+//! What memtide does not do although nobody would be harmed: changes that nobody wants, and asking too often. Another policy may have other manners.
+
+use memtide_model::{Action, Bytes, Deed, Ordered, Polling, Request, Snapshot, Span};
+
+use super::known::Known;
+use super::tmpfs::AllTmpfs;
+use super::wanted::Wanted;
+use super::{Bench, Violation};
+
+/// A guest's huge pages are split at most this often.
+pub(super) const SPLITS_EVERY: Span = Span::from_secs(1);
+
+/// A guest's agent is asked at most this often.
+pub(super) const ASKS_EVERY: Span = Span::from_millis(50);
+
+impl Bench<'_> {
+    /// What is bad about an action that breaks no promise. What a target takes is judged as it is taken ([`Wanted`]).
+    pub(super) fn minds(&mut self, action: &Action) -> Option<Violation> {
+        let index = self.index_of(action.guest()?)?;
+        let guest = &self.guests[index];
+        let id = || guest.seen.id.clone();
+        let lately = |at, every| self.seen.taken_at.since(at) < every;
+        match action.request {
+            Request::PollStats(every) => {
+                (!needs_poll(guest, every)).then(|| Violation::PollsForNothing(id()))
+            }
+            Request::Split if guest.record.split_at.is_some_and(|at| lately(at, SPLITS_EVERY)) => {
+                Some(Violation::SplitsTooOften(id()))
+            }
+            Request::Agent(_) if guest.record.agent_asked_at.is_some_and(|at| lately(at, ASKS_EVERY)) => {
+                Some(Violation::AsksTooOften(id()))
+            }
+            Request::Agent(deed @ (Deed::Trim(_) | Deed::Compact | Deed::ReportPieces(true))) => {
+                self.judge_freeing(index, deed)
+            }
+            _ => None,
+        }
+    }
+
+    /// What an agent frees must be wanted by others, or by the operator. Each request is judged by itself.
+    fn judge_freeing(&mut self, index: usize, deed: Deed) -> Option<Violation> {
+        let (config, witness, seen) = (self.config, self.witness, self.seen);
+        let guest = &self.guests[index];
+        let (bytes, may) = match deed {
+            Deed::Trim(bytes) => (bytes, guest.class.squeeze),
+            _ => (Bytes::ZERO, true),
+        };
+        let wanted = self.wanted.get_or_insert_with(|| Wanted::new(config, witness, seen, &self.guests));
+        let tmpfs = self.tmpfs.get_or_insert_with(|| AllTmpfs::new(config, witness, seen, &self.guests));
+        let is_wanted = may && (wanted.is_wanted_from(guest, bytes) || tmpfs.is_wanted_from(guest, bytes));
+        let is_right = is_wanted || is_ordered_trim(seen, guest, deed);
+        (!is_right).then(|| Violation::AsksForNothing { guest: guest.seen.id.clone(), deed })
+    }
+}
+
+/// Whether the operator ordered the guest's agent to drop at least this much.
+fn is_ordered_trim(seen: &Snapshot, guest: &Known<'_>, deed: Deed) -> bool {
+    seen.orders.iter().any(|order| match (order.ordered, deed) {
+        (Ordered::Trim(ordered), Deed::Trim(asked)) => order.guest == guest.seen.id && asked <= ordered,
+        _ => false,
+    })
+}
+
+/// Whether a guest's statistics are polled less often than this, or were never polled for memtide.
+fn needs_poll(guest: &Known<'_>, every: Span) -> bool {
+    match guest.seen.told.polling {
+        Polling::Off => true,
+        Polling::Every(present) => present > every || !guest.record.is_polled,
+        Polling::Unknown => false,
+    }
+}
