@@ -5,8 +5,8 @@ use std::fmt;
 use memtide_engine::{Counters, LastTick, Published};
 use memtide_model::{
     About, Backend, Bytes, Commitment, Fact, FactSource, Fence, GuestReport, GuestSeen, HostReport, KsmParts,
-    KsmProcess, KsmReport, KsmVerdict, Mode, Moment, Names, Outsiders, Polling, Reading, Span, SwapCounters,
-    TmpfsReport, UnderWay, Verdict, Withheld, name_given,
+    KsmProcess, KsmReport, KsmVerdict, Mode, Moment, Names, Offers, Outsiders, Polling, Reading, Span,
+    SwapCounters, TmpfsReport, UnderWay, Verdict, Withheld, name_given,
 };
 use serde::{Deserialize, Serialize};
 
@@ -232,6 +232,9 @@ pub struct GuestDetail {
     pub now: Moment,
     /// Whether memtide may act.
     pub mode: Mode,
+    /// What it could give now, and why that is not taken; `None` from a daemon that does not tell.
+    #[serde(default)]
+    pub offers: Option<Offers>,
 }
 
 /// The body of `POST /v1/cgroup-reclaims`.
@@ -373,6 +376,7 @@ impl GuestDetail {
             shares: class.shares,
             now: last.seen.taken_at,
             mode: published.config.mode,
+            offers: memtide_engine::offers(&published.config, &last.state, &last.seen, &seen.id),
             status,
             seen,
         })

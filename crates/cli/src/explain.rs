@@ -8,7 +8,8 @@ use anyhow::Result;
 use memtide_api::Client;
 use memtide_api::view::{GuestDetail, quality};
 use memtide_model::{
-    Agent, Bytes, Capabilities, Commits, Cost, GuestStats, Keeps, Mode, Polling, Span, TmpfsReport, Verdict,
+    Agent, Bytes, Capabilities, Commits, Cost, GuestStats, Keeps, Mode, Offers, Polling, Span, TmpfsReport,
+    Verdict,
 };
 
 use crate::style::Style;
@@ -91,9 +92,33 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
         out.row("under way", &format!("{asked} within {}", detail.now.since(asked.since)));
     }
     readings(&mut out, detail);
+    offers(&mut out, detail);
     known(&mut out, detail);
     changes(&mut out, detail);
     out.text
+}
+
+/// What the guest could give, and why it is not taken.
+fn offers(out: &mut Lines, detail: &GuestDetail) {
+    let Some(Offers { wanted, spared, offers }) = &detail.offers else { return };
+    out.heading("what it could give");
+    let wanted = if wanted.is_zero() { "nothing".to_owned() } else { wanted.to_string() };
+    out.row("wanted", &format!("{wanted} by others and the host"));
+    if let Some(why) = spared {
+        out.row("asked for", &format!("nothing: {why}"));
+    }
+    if offers.is_empty() {
+        out.row("offers", "none that is worth a change");
+    }
+    for offer in offers {
+        let why = offer.why.filter(|_| spared.is_none()).map(|why| format!(": {why}"));
+        let bought = (!offer.bought.is_zero()).then(|| format!(": {} of it is wanted", offer.bought));
+        out.plain(&format!(
+            "  {:>9}  {offer}{}",
+            offer.frees.to_string(),
+            why.or(bought).unwrap_or_default()
+        ));
+    }
 }
 
 /// What is known of the guest, and from where.

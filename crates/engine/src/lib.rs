@@ -47,6 +47,7 @@ pub use asking::{Ask, Asking};
 pub use board::{Board, Counters, LastTick, Published};
 pub use engine::Engine;
 pub use golden::{describe, golden, golden_with};
+pub use memtide_policy::offers;
 pub use policy::{Policy, own_policy};
 pub use redecide::redecide;
 pub use replay::{Difference, Mismatch, Replay, ReplayError, ReplaySummary, replay, replay_journal};

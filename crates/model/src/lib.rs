@@ -30,6 +30,7 @@ mod hold;
 mod host_state;
 mod ksm;
 mod names;
+mod offer;
 mod plan;
 mod reading;
 mod record;
@@ -68,6 +69,7 @@ pub use ksm::{
     KsmRun, KsmSeen, KsmSettings, KsmSparse, KsmState, KsmVerdict,
 };
 pub use names::Names;
+pub use offer::{NotBought, Offered, Offers, Pays, Spared, Way};
 pub use plan::{Action, Plan, Reason, Taken, Takes};
 pub use reading::{Absence, Reading};
 pub use record::{Answer, OWN_POLICY, Record, Refusal, Tick};

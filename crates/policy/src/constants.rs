@@ -58,6 +58,9 @@ pub const LITTLE_FREE: Part = Part::new(1, 8);
 /// each second, used 60 to 80: there only the ratio to others counts.
 /// No scenario pins it.
 pub const IDLE_CPU: u64 = 4;
+
+/// The time to read a MiB again, in microseconds: 100 MiB/s, as from a disk. It only orders offers, and shows in their prices.
+pub const READ_AGAIN_US: u64 = 10_000;
 /// The time that a guest's CPU use is averaged over.
 /// No scenario pins it.
 pub const ACTIVITY_OVER: Span = Span::from_secs(30);

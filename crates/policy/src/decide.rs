@@ -1,6 +1,6 @@
 //! The decision: what is believed, what each guest should have of it, and the way there.
 
-use memtide_model::{Config, Decision, GuestState, KsmState, Mode, Plan, Snapshot, State};
+use memtide_model::{Config, Decision, GuestId, GuestState, KsmState, Mode, Offers, Plan, Snapshot, State};
 
 use crate::belief::{Beliefs, looks};
 use crate::ksm::{self, sharing};
@@ -33,6 +33,16 @@ pub fn decide_by(sharing: &dyn Sharing, config: &Config, state: &State, seen: &S
     let tmpfs = tmpfs::remember(&state.tmpfs, &seen.tmpfs, &bound);
     let state = State { tmpfs: Box::new(tmpfs), ksm: Box::new(ksm), ..remember(beliefs) };
     Decision { plan, state, report }
+}
+
+/// What a guest could give, as beliefs about `seen` are now, and why it is not taken. `None` if it was not seen.
+#[must_use]
+pub fn offers(config: &Config, state: &State, seen: &Snapshot, guest: &GuestId) -> Option<Offers> {
+    let blank = GuestState::default();
+    let mut beliefs = looks(config, state, seen, &blank);
+    let bound = shares(&WaterFill, &mut beliefs);
+    let index = beliefs.guests.iter().position(|known| known.seen.id == *guest)?;
+    Some(ladder::offers(&mut beliefs, &bound, index))
 }
 
 /// What was seen, for the next decision. What became of its plan is remembered once the answers are known ([`crate::hears`]).

@@ -36,6 +36,6 @@ pub mod report;
 pub mod share;
 
 pub use check::{Violation, check, check_promises, witness};
-pub use decide::{decide, decide_by};
+pub use decide::{decide, decide_by, offers};
 pub use hears::hears;
 pub use share::Sharing;

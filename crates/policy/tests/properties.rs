@@ -14,8 +14,8 @@ use memtide_model::{
     Proof, Reading, Report, Request, Snapshot, Span, State, Subject,
 };
 
-use memtide_policy::Violation;
 use memtide_policy::share::tiers::{Bid, SelfDeflations, fill};
+use memtide_policy::{Violation, offers};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -87,6 +87,12 @@ proptest! {
             let broken = random::broken(&case.config, &state, &seen, &decision.plan);
             prop_assert!(broken.is_empty(), "{broken:?}\n{}", Table(&decision.report));
             state = decision.state;
+            // What people are shown of it.
+            for guest in &seen.guests {
+                let offered = offers(&case.config, &state, &seen, &guest.id).unwrap();
+                let sum = Bytes::sum(offered.offers.iter().map(|offer| offer.bought));
+                prop_assert!(sum <= guest.told.full.max(guest.actual()), "{offered:?}");
+            }
         }
     }
 

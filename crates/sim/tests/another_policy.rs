@@ -1,6 +1,4 @@
 //! A division of the memory in place of memtide's own: one file.
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use std::sync::Arc;
 
 use memtide_engine::{Engine, Policy, World as _};

@@ -12,7 +12,7 @@
 
 use memtide_model::{Activity, Bytes, Moment, Reading, Span};
 
-use crate::constants::{ACTIVITY_OVER, IDLE_CPU, REPORTS_EVERY};
+use crate::constants::{ACTIVITY_OVER, IDLE_CPU, READ_AGAIN_US, REPORTS_EVERY};
 
 /// A whole CPU, in thousandths.
 const WHOLE_CPU: u64 = 1_000;
@@ -48,6 +48,12 @@ pub fn observe(
 #[must_use]
 pub fn uses(activity: &Activity) -> u64 {
     if activity.observed == Span::ZERO { WHOLE_CPU } else { activity.mean }
+}
+
+/// The work that a guest is expected to lose for each MiB of page cache that it reads again, in microseconds: it only loses what it would have done.
+#[must_use]
+pub fn loses(activity: &Activity) -> u64 {
+    READ_AGAIN_US.saturating_mul(uses(activity) / 10) / (WHOLE_CPU / 10)
 }
 
 /// The part of a guest's page `cache` that is likely to be cold.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use memtide_model::{
     Absence, AgentAsked, Bounds, Bytes, Class, Config, Deed, GuestId, GuestSeen, GuestState, Hold, Keeps,
-    Moment, Order, PageSize, Span, Verdict, Withheld,
+    Moment, Order, PageSize, Span, Spared, Verdict, Withheld,
 };
 
 use crate::belief::gain;
@@ -250,7 +250,21 @@ impl<'a> Guest<'a> {
     /// Whether it may be asked for memory.
     #[must_use]
     pub fn may_give(&self, now: Moment) -> bool {
-        self.is_donor(now) && self.next.lifted_at.is_none()
+        self.spared(now).is_none()
+    }
+
+    /// Why it may not be asked for memory.
+    #[must_use]
+    pub fn spared(&self, now: Moment) -> Option<Spared> {
+        match () {
+            () if !self.is_managed() => Some(Spared::LeftAlone),
+            () if self.is_withheld() => Some(Spared::Withheld),
+            () if gain::is_in_doubt(&self.next.gain, now) => Some(Spared::InDoubt),
+            () if self.is_awaited(now) => Some(Spared::Awaited),
+            () if self.is_stuck(now) => Some(Spared::Stuck),
+            () if self.next.lifted_at.is_some() => Some(Spared::Lifted),
+            () => None,
+        }
     }
 
     /// Whether its balloon inflates at memtide's request.
@@ -275,11 +289,7 @@ impl<'a> Guest<'a> {
     /// Whether it can give memory.
     #[must_use]
     pub fn is_donor(&self, now: Moment) -> bool {
-        self.is_managed()
-            && !self.is_withheld()
-            && !gain::is_in_doubt(&self.next.gain, now)
-            && !self.is_awaited(now)
-            && !self.is_stuck(now)
+        matches!(self.spared(now), None | Some(Spared::Lifted))
     }
 
     /// Whether its first statistics are on their way.

@@ -4,14 +4,9 @@ use memtide_model::{Action, Bytes, Deed, Ordered, Polling, Request, Snapshot, Sp
 
 use super::known::Known;
 use super::tmpfs::AllTmpfs;
+use super::violation::{ASKS_EVERY, SPLITS_EVERY};
 use super::wanted::Wanted;
 use super::{Bench, Violation};
-
-/// A guest's huge pages are split at most this often.
-pub(super) const SPLITS_EVERY: Span = Span::from_secs(1);
-
-/// A guest's agent is asked at most this often.
-pub(super) const ASKS_EVERY: Span = Span::from_millis(50);
 
 impl Bench<'_> {
     /// What is bad about an action that breaks no promise. What a target takes is judged as it is taken ([`Wanted`]).

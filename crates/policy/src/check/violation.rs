@@ -2,7 +2,11 @@
 
 use memtide_model::{Bytes, Deed, GuestId, Request, Span, Subject, Withheld};
 
-use super::manners::{ASKS_EVERY, SPLITS_EVERY};
+/// A guest's huge pages are split at most this often.
+pub(super) const SPLITS_EVERY: Span = Span::from_secs(1);
+
+/// A guest's agent is asked at most this often.
+pub(super) const ASKS_EVERY: Span = Span::from_millis(50);
 
 /// A promise that an action would break, or a lack of manners.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

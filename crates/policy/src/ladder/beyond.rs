@@ -1,16 +1,20 @@
 //! Memory beyond the fair shares: only for others' memory in use.
 
-use memtide_model::Bytes;
+use memtide_model::{Bytes, Pays, Way};
 
-use super::donor::{Donor, Way};
-use super::{Bought, Offer, Rung, Wants, least_worth};
+use super::donor::Donor;
+use super::{Offer, Rung, Wants, least_worth};
 use crate::belief::guest::Guest;
 use crate::belief::scene::Scene;
-use crate::constants::HURT_PAUSE;
+use crate::constants::{HURT_PAUSE, READ_AGAIN_US};
 
 pub struct BeyondShare;
 
 impl Rung for BeyondShare {
+    fn way(&self) -> Way {
+        Way::BeyondShare
+    }
+
     fn offer(&self, scene: &Scene, _: &Wants, donor: &Donor<'_, '_>) -> Option<Offer> {
         let guest = donor.guest;
         let (share, from) = match guest.need.used {
@@ -26,21 +30,20 @@ impl Rung for BeyondShare {
         (over >= least_worth(scene, guest)).then_some(Offer {
             frees: over,
             least: guest.dead_band(),
-            price: u64::MAX - over.get(),
-            pays: |wants| wants.for_used,
+            price: READ_AGAIN_US,
+            pays: Pays::ForUsed,
         })
     }
 
-    fn take(&self, scene: &Scene, _: &Wants, donor: &mut Donor<'_, '_>, bought: Bought) {
+    fn take(&self, scene: &Scene, _: &Wants, donor: &mut Donor<'_, '_>, bought: Bytes) {
         let guest = donor.guest;
         // A silent guest keeps its fair share, and what it has not touched: nobody knows what it needs.
         let (base, least) = match guest.need.used {
             Some(_) => (donor.base(scene), Bytes::ZERO),
             None => (donor.size, guest.entitlement),
         };
-        donor.size = base.saturating_sub(bought.bytes).max(least.min(base));
+        donor.size = base.saturating_sub(bought).max(least.min(base));
         donor.urgent = true;
-        donor.way = Way::BeyondShare;
     }
 }
 

@@ -6,20 +6,24 @@
 //!
 //! An agent takes its time: it is asked for all that is wanted, not only for what cannot wait.
 
-use memtide_model::{Bytes, Commitment, Taken};
+use memtide_model::{Bytes, Commitment, Moment, Pays, Taken, Way};
 
-use super::donor::{Donor, Trim, Way, floor, has};
-use super::{Bought, Offer, Rung, Wants, agent, least_worth, probe};
+use super::donor::{Donor, Trim, floor, has};
+use super::{Offer, Rung, Wants, agent, least_worth, probe};
 use crate::belief::activity;
 use crate::belief::guest::Guest;
 use crate::belief::scene::Scene;
 use crate::belief::search;
-use crate::constants::{LEAST_GRANT, LEAST_STEP};
+use crate::constants::{HURT_PAUSE, LEAST_GRANT, LEAST_STEP, READ_AGAIN_US};
 
 /// One step of one guest, if no other step is being watched.
 pub struct Step;
 
 impl Rung for Step {
+    fn way(&self) -> Way {
+        Way::Step
+    }
+
     fn offer(&self, scene: &Scene, wants: &Wants, donor: &Donor<'_, '_>) -> Option<Offer> {
         let guest = donor.guest;
         let blind = !guest.need.shows_squeals();
@@ -36,18 +40,11 @@ impl Rung for Step {
         let all = search::may_try(&guest.next.search, &guest.need, guest.full, scene.now);
         let able = all.min(has(scene, guest).saturating_sub(share_beside_cache(scene, guest)));
         let step = search::gentle_step(able).max(scene.unmet.min(able)).max(guest.dead_band()).min(able);
-        // Guests whose scans prove nothing come first, and those that were hurt before last; of the others, those whose cache is likely to be cold.
-        let hurt = if guest.next.search.deaf.lasts(scene.now) {
-            0
-        } else {
-            1 + guest.next.search.back_off.span.as_millis().min(u64::from(u32::MAX) - 1)
-        };
-        let cold = activity::likely_cold(able, &guest.next.activity).whole_mib().min(u64::from(u32::MAX));
         (able >= LEAST_STEP).then_some(Offer {
             frees: step.min(probe::may_give(guest, floor(scene, guest, donor.cache))),
             least: least_step(guest),
-            price: (hurt << 32) + (u64::from(u32::MAX) - cold),
-            pays: |wants| wants.all,
+            price: risk(guest, scene.now),
+            pays: Pays::All,
         })
     }
 
@@ -55,9 +52,24 @@ impl Rung for Step {
         true
     }
 
-    fn take(&self, scene: &Scene, _: &Wants, donor: &mut Donor<'_, '_>, bought: Bought) {
-        squeeze(scene, donor, bought.bytes, bought.bytes, true);
+    fn take(&self, scene: &Scene, _: &Wants, donor: &mut Donor<'_, '_>, bought: Bytes) {
+        squeeze(scene, donor, bought, bought, true);
     }
+}
+
+/// A step that hurt before counts as much as this many processors that wait for it.
+const HURT_WAITS: u64 = 100;
+
+/// The price of a step: nothing if its guest's scans prove nothing, so that it cannot be hurt and only be tried. A guest that was hurt before comes after all
+/// that were not, and the longer its pause was, the later.
+fn risk(guest: &Guest<'_>, now: Moment) -> u64 {
+    let search = &guest.next.search;
+    if search.deaf.lasts(now) {
+        return 0;
+    }
+    let hurts = search.back_off.span.as_millis() / HURT_PAUSE.as_millis();
+    let loses = activity::loses(&guest.next.activity).max(1);
+    loses.saturating_add(READ_AGAIN_US.saturating_mul(HURT_WAITS).saturating_mul(hurts))
 }
 
 /// Page cache that is taken urgently.
@@ -71,6 +83,14 @@ pub enum Urgent {
 }
 
 impl Rung for Urgent {
+    fn way(&self) -> Way {
+        match self {
+            Self::Cold => Way::Cold,
+            Self::Unproven => Way::Unproven,
+            Self::Needed => Way::Needed,
+        }
+    }
+
     fn offer(&self, scene: &Scene, wants: &Wants, donor: &Donor<'_, '_>) -> Option<Offer> {
         let guest = donor.guest;
         if wants.urgent.is_zero() || !may_be_squeezed(guest) || donor.counts.is_zero() {
@@ -83,17 +103,17 @@ impl Rung for Urgent {
         (most >= least).then_some(Offer {
             frees: most,
             least: worth,
-            price: activity::uses(&guest.next.activity),
+            price: activity::loses(&guest.next.activity),
             pays: match self {
-                Self::Cold => |wants| wants.urgent,
-                Self::Unproven => |wants| wants.pressing,
-                Self::Needed => |wants| wants.for_used,
+                Self::Cold => Pays::Urgent,
+                Self::Unproven => Pays::Pressing,
+                Self::Needed => Pays::ForUsed,
             },
         })
     }
 
-    fn take(&self, scene: &Scene, wants: &Wants, donor: &mut Donor<'_, '_>, bought: Bought) {
-        let bytes = bought.bytes;
+    fn take(&self, scene: &Scene, wants: &Wants, donor: &mut Donor<'_, '_>, bought: Bytes) {
+        let bytes = bought;
         let trim = match self {
             Self::Needed => bytes,
             Self::Cold | Self::Unproven => wants.all.clamp(bytes, self.most(donor).max(bytes)),
@@ -120,6 +140,10 @@ impl Urgent {
 pub struct Last;
 
 impl Rung for Last {
+    fn way(&self) -> Way {
+        Way::Last
+    }
+
     fn offer(&self, scene: &Scene, _: &Wants, donor: &Donor<'_, '_>) -> Option<Offer> {
         let guest = donor.guest;
         let used = guest.need.used?;
@@ -132,16 +156,14 @@ impl Rung for Last {
         (most >= least_worth(scene, guest)).then_some(Offer {
             frees: most,
             least: guest.dead_band(),
-            price: 0,
-            pays: |wants| wants.for_used,
+            price: READ_AGAIN_US,
+            pays: Pays::ForUsed,
         })
     }
 
-    fn take(&self, scene: &Scene, _: &Wants, donor: &mut Donor<'_, '_>, bought: Bought) {
-        donor.size =
-            donor.base(scene).min(floor(scene, donor.guest, Bytes::ZERO)).saturating_sub(bought.bytes);
+    fn take(&self, scene: &Scene, _: &Wants, donor: &mut Donor<'_, '_>, bought: Bytes) {
+        donor.size = donor.base(scene).min(floor(scene, donor.guest, Bytes::ZERO)).saturating_sub(bought);
         donor.urgent = true;
-        donor.way = Way::BeyondShare;
     }
 }
 
@@ -196,5 +218,4 @@ fn squeeze(scene: &Scene, donor: &mut Donor<'_, '_>, step: Bytes, trim: Bytes, g
     };
     donor.size = donor.size.min(size);
     donor.taken = Some(Taken { has, keeps: donor.cache, gently });
-    donor.way = Way::Cache;
 }

@@ -1,6 +1,6 @@
 //! A guest that can give, and what it has been asked for so far.
 
-use memtide_model::{Bytes, Commitment, HostState, Reason, Taken, Takes};
+use memtide_model::{Bytes, Commitment, HostState, Reason, Taken, Takes, Way};
 
 use super::{least_worth, probe};
 use crate::belief::guest::Guest;
@@ -22,22 +22,12 @@ pub struct Donor<'g, 'a> {
     pub counts: Bytes,
     /// It cannot wait.
     pub urgent: bool,
-    /// How it gives.
-    pub way: Way,
+    /// The last way in which it gives, and all that was offered in it.
+    pub way: Option<(Way, Bytes)>,
     /// The step of the search that its balloon takes.
     pub taken: Option<Taken>,
     /// Page cache that its agent should drop.
     pub trim: Option<Trim>,
-}
-
-/// How a guest gives, for people: the last way counts.
-#[derive(Clone, Copy)]
-pub enum Way {
-    Nothing,
-    Idle(Bytes),
-    Pieces(Bytes),
-    Cache,
-    BeyondShare,
 }
 
 /// Page cache that an agent should drop.
@@ -62,7 +52,7 @@ impl<'g, 'a> Donor<'g, 'a> {
             cache: guest.need.cache_held,
             counts: probe::may_give(guest, has(scene, guest)),
             urgent: false,
-            way: Way::Nothing,
+            way: None,
             taken: None,
             trim: None,
         }
@@ -92,7 +82,7 @@ impl<'g, 'a> Donor<'g, 'a> {
         };
         let target = size.max(guest.bounds.reservation()).round_down(guest.step());
         let takes = match self.way {
-            Way::Pieces(_) => Some(Takes::Pieces),
+            Some((Way::Pieces, _)) => Some(Takes::Pieces),
             _ => self.taken.map(Takes::Cache),
         };
         let less = target.saturating_add(least_worth(scene, guest)) <= self.from;
@@ -104,7 +94,7 @@ impl<'g, 'a> Donor<'g, 'a> {
         let guest = self.guest;
         let demand = guest.need.with(self.cache);
         match self.way {
-            Way::Pieces(pieces) => Reason::FreePieces { pieces, wanted },
+            Some((Way::Pieces, pieces)) => Reason::FreePieces { pieces, wanted },
             _ if guest.need.used.is_none() => {
                 Reason::OverShare { entitlement: guest.entitlement, short: wanted }
             }
@@ -112,9 +102,11 @@ impl<'g, 'a> Donor<'g, 'a> {
                 let floor = floor(scene, guest, self.cache);
                 Reason::Emergency { state: HostState::Low, free: scene.ledger.free(), floor }
             }
-            Way::Cache => Reason::SqueezeStep { cache: self.cache, demand, wanted },
-            Way::Idle(idle) => Reason::IdleMemory { idle, demand, wanted },
-            Way::BeyondShare | Way::Nothing => {
+            Some((Way::Step | Way::Cold | Way::Unproven | Way::Needed, _)) => {
+                Reason::SqueezeStep { cache: self.cache, demand, wanted }
+            }
+            Some((Way::Idle, idle)) => Reason::IdleMemory { idle, demand, wanted },
+            Some((Way::Last | Way::BeyondShare, _)) | None => {
                 Reason::OverEntitlement { entitlement: guest.entitlement, demand, short: wanted }
             }
         }

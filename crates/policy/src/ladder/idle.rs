@@ -1,15 +1,19 @@
 //! Idle memory: the guest that holds most gives first. Elastic, guests that report freed memory are asked for it only in an emergency: it comes back by
 //! itself, and what was freed a moment ago would be taken for nothing.
 
-use memtide_model::{Bytes, Commitment};
+use memtide_model::{Bytes, Commitment, Pays, Way};
 
-use super::donor::{Donor, Way, floor};
-use super::{Bought, Offer, Rung, Wants, agent, least_worth};
+use super::donor::{Donor, floor};
+use super::{Offer, Rung, Wants, agent, least_worth};
 use crate::belief::scene::Scene;
 
 pub struct Idle;
 
 impl Rung for Idle {
+    fn way(&self) -> Way {
+        Way::Idle
+    }
+
     fn offer(&self, scene: &Scene, wants: &Wants, donor: &Donor<'_, '_>) -> Option<Offer> {
         let guest = donor.guest;
         guest.need.used?;
@@ -24,25 +28,22 @@ impl Rung for Idle {
         Some(Offer {
             frees: idle,
             least: guest.dead_band(),
-            price: u64::MAX - idle.get(),
-            pays: if comes_back { |wants| wants.urgent } else { |wants| wants.all },
+            price: 0,
+            pays: if comes_back { Pays::Urgent } else { Pays::All },
         })
     }
 
-    fn take(&self, scene: &Scene, wants: &Wants, donor: &mut Donor<'_, '_>, bought: Bought) {
+    fn take(&self, scene: &Scene, wants: &Wants, donor: &mut Donor<'_, '_>, bought: Bytes) {
         let guest = donor.guest;
         let size = match scene.commitment {
-            Commitment::Strict => donor.from.saturating_sub(bought.bytes),
+            Commitment::Strict => donor.from.saturating_sub(bought),
             // Untouched memory goes first, and brings nothing back.
-            Commitment::Elastic => guest.entry.touched().saturating_sub(bought.bytes).max(floor(
-                scene,
-                guest,
-                guest.need.cache_held,
-            )),
+            Commitment::Elastic => {
+                guest.entry.touched().saturating_sub(bought).max(floor(scene, guest, guest.need.cache_held))
+            }
         };
         donor.urgent = !wants.urgent.is_zero() || !wants.over.is_zero();
         donor.size = donor.size.min(size);
-        donor.way = Way::Idle(bought.of);
     }
 }
 

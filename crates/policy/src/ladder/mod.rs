@@ -32,7 +32,7 @@ pub mod wish;
 
 use std::cmp::Reverse;
 
-use memtide_model::{Bytes, Commitment, Moment, Plan, Reason};
+use memtide_model::{Bytes, Commitment, Moment, NotBought, Offered, Offers, Pays, Plan, Reason, Spared, Way};
 
 use self::donor::Donor;
 pub use self::donor::{Trim, floor};
@@ -57,11 +57,14 @@ const THEN: [&dyn Rung; 6] = [
 
 /// A way to take memory.
 trait Rung {
+    /// Its name.
+    fn way(&self) -> Way;
+
     /// What a donor offers this way.
     fn offer(&self, scene: &Scene, wants: &Wants, donor: &Donor<'_, '_>) -> Option<Offer>;
 
     /// Takes what was bought.
-    fn take(&self, scene: &Scene, wants: &Wants, donor: &mut Donor<'_, '_>, bought: Bought);
+    fn take(&self, scene: &Scene, wants: &Wants, donor: &mut Donor<'_, '_>, bought: Bytes);
 
     /// Whether others count on it.
     fn counts(&self) -> bool {
@@ -80,18 +83,11 @@ struct Offer {
     frees: Bytes,
     /// Less is not worth asking for.
     least: Bytes,
-    /// The cheapest offer is bought first.
+    /// The work that the guest is expected to lose for each MiB, in microseconds. The cheapest offer is bought first; of those that cost the same, the
+    /// largest.
     price: u64,
     /// The wanted memory that it may be bought for.
-    pays: fn(&Wants) -> Bytes,
-}
-
-/// What is bought of an offer.
-#[derive(Clone, Copy)]
-struct Bought {
-    bytes: Bytes,
-    /// All that was offered.
-    of: Bytes,
+    pays: Pays,
 }
 
 /// Wanted memory that is still to be found.
@@ -110,6 +106,26 @@ struct Wants {
 }
 
 impl Wants {
+    fn of(&self, pays: Pays) -> Bytes {
+        match pays {
+            Pays::All => self.all,
+            Pays::Urgent => self.urgent,
+            Pays::Pressing => self.pressing,
+            Pays::ForUsed => self.for_used,
+        }
+    }
+
+    /// All memory is wanted, in a hurry.
+    const ALL: Self = Self {
+        all: Bytes::MAX,
+        for_use: Bytes::MAX,
+        for_used: Bytes::MAX,
+        urgent: Bytes::MAX,
+        pressing: Bytes::MAX,
+        over: Bytes::MAX,
+        is_watched: false,
+    };
+
     fn less(&mut self, found: Bytes) {
         for left in [
             &mut self.all,
@@ -160,55 +176,164 @@ pub fn plan(beliefs: &mut Beliefs<'_>, bound: &[Bound]) -> Plan {
 
 /// What guests are asked to give now, besides what they give `already`.
 pub fn give(scene: &Scene, guests: &[Guest<'_>], already: &[Wish]) -> Given {
-    let wanted = scene.wanted();
-    let can_wait = scene.wanted_for_use().is_zero() && !scene.emergency;
-    // Otherwise the guests that report first would give for the rest.
-    if wanted.is_zero() || (can_wait && guests.iter().any(|guest| guest.is_awaited(scene.now))) {
-        return Given::default();
+    Market::open(scene, guests, already).map_or_else(Given::default, |mut market| market.trade(scene))
+}
+
+/// What the guest at `index` could give now, and why it is not taken.
+#[must_use]
+pub fn offers(beliefs: &mut Beliefs<'_>, bound: &[Bound], index: usize) -> Offers {
+    let (scene, guests) = (&beliefs.scene, &mut beliefs.guests);
+    let already = Bytes::sum(bound.iter().map(|tmpfs| tmpfs.scene.wanted()));
+    let given = bound.iter().flat_map(|tmpfs| give_for(tmpfs, guests).wishes);
+    let given: Vec<Wish> = given.collect();
+    let guest = &guests[index];
+    let is_asked = given.iter().any(|wish| wish.index == index);
+    let spared = guest.spared(scene.now).or(is_asked.then_some(Spared::GivesAlready));
+    let mut offers = Offers { wanted: scene.wanted().max(already), spared, offers: Vec::new() };
+    if let Some(mut market) = Market::open(scene, guests, &given) {
+        market.watched = Some((index, Vec::new()));
+        market.trade(scene);
+        offers.spared = offers.spared.or_else(|| spares(scene, guest));
+        offers.offers = market.watched.map_or_else(Vec::new, |(_, offers)| offers);
     }
-    let mut given = vec![None; guests.len()];
-    for wish in already {
-        given[wish.index] = Some(guests[wish.index].entry.touched().saturating_sub(wish.target));
+    // What is not on offer now would be if all memory was wanted.
+    let mut donor = Donor::new(scene, guest, index);
+    for rung in FIRST.into_iter().chain(THEN) {
+        let Some(offer) = rung.offer(scene, &Wants::ALL, &donor) else { continue };
+        rung.take(scene, &Wants::ALL, &mut donor, offer.frees);
+        if offers.offers.iter().all(|offered| offered.way != rung.way()) {
+            let why = match offer.pays {
+                _ if scene.wanted().is_zero() => NotBought::NothingWanted,
+                Pays::All => NotBought::Enough,
+                pays => NotBought::OnlyFor(pays),
+            };
+            offers.offers.push(offer.seen(rung.way(), Bytes::ZERO, Some(why)));
+        }
     }
-    let on_its_way = guests.iter().zip(&given).filter(|(guest, _)| guest.is_donor(scene.now));
-    let mut wants = Wants {
-        all: wanted,
-        for_use: scene.wanted_for_use(),
-        for_used: scene.wanted_for_used(),
-        urgent: scene.urgent(),
-        pressing: scene.pressing(),
-        over: scene.over(),
-        is_watched: guests.iter().any(|guest| search::is_taken(&guest.next.search)),
-    };
-    wants.less(Bytes::sum(
-        on_its_way.map(|(guest, given)| under_way(scene, guest).max(given.unwrap_or_default())),
-    ));
-    if wants.all.is_zero() {
-        return Given::default();
-    }
+    offers
+}
+
+/// Why a guest that could give is asked for nothing.
+fn spares(scene: &Scene, guest: &Guest<'_>) -> Option<Spared> {
     // An inflation slows a guest down while it grows.
-    let may_grow = can_wait && scene.urgent().is_zero();
-    let gives = |index: &usize| {
-        let guest = &guests[*index];
-        guest.may_give(scene.now)
-            && given[*index].is_none()
-            && guest.lacks_cache().is_zero()
-            && !(may_grow && guest.takes_more())
-    };
-    let mut donors: Vec<Donor<'_, '_>> =
-        (0..guests.len()).filter(gives).map(|index| Donor::new(scene, &guests[index], index)).collect();
-    for rung in FIRST {
-        buy(rung, scene, &mut wants, &mut donors);
+    let may_grow = can_wait(scene) && scene.urgent().is_zero();
+    match () {
+        () if !guest.lacks_cache().is_zero() => Some(Spared::LacksCache),
+        () if may_grow && guest.takes_more() => Some(Spared::Grows),
+        () => None,
     }
-    if !scene.emergency {
-        wants.less(scene.returning);
+}
+
+/// Whether nothing is wanted for use.
+fn can_wait(scene: &Scene) -> bool {
+    scene.wanted_for_use().is_zero() && !scene.emergency
+}
+
+/// Wanted memory, and the guests that can give it.
+struct Market<'g, 'a> {
+    wants: Wants,
+    donors: Vec<Donor<'g, 'a>>,
+    /// A guest whose offers somebody wants to see.
+    watched: Option<(usize, Vec<Offered>)>,
+}
+
+impl<'g, 'a> Market<'g, 'a> {
+    /// `None` if nothing is wanted.
+    fn open(scene: &Scene, guests: &'g [Guest<'a>], already: &[Wish]) -> Option<Self> {
+        let wanted = scene.wanted();
+        // Otherwise the guests that report first would give for the rest.
+        if wanted.is_zero() || (can_wait(scene) && guests.iter().any(|guest| guest.is_awaited(scene.now))) {
+            return None;
+        }
+        let mut given = vec![None; guests.len()];
+        for wish in already {
+            given[wish.index] = Some(guests[wish.index].entry.touched().saturating_sub(wish.target));
+        }
+        let on_its_way = guests.iter().zip(&given).filter(|(guest, _)| guest.is_donor(scene.now));
+        let mut wants = Wants {
+            all: wanted,
+            for_use: scene.wanted_for_use(),
+            for_used: scene.wanted_for_used(),
+            urgent: scene.urgent(),
+            pressing: scene.pressing(),
+            over: scene.over(),
+            is_watched: guests.iter().any(|guest| search::is_taken(&guest.next.search)),
+        };
+        wants.less(Bytes::sum(
+            on_its_way.map(|(guest, given)| under_way(scene, guest).max(given.unwrap_or_default())),
+        ));
+        if wants.all.is_zero() {
+            return None;
+        }
+        let gives = |index: &usize| {
+            let guest = &guests[*index];
+            guest.may_give(scene.now) && given[*index].is_none() && spares(scene, guest).is_none()
+        };
+        let indices = (0..guests.len()).filter(gives);
+        let donors = indices.map(|index| Donor::new(scene, &guests[index], index)).collect();
+        Some(Self { wants, donors, watched: None })
     }
-    for rung in THEN {
-        buy(rung, scene, &mut wants, &mut donors);
+
+    /// Buys the cheapest offers, way after way.
+    fn trade(&mut self, scene: &Scene) -> Given {
+        for rung in FIRST {
+            self.buy(rung, scene);
+        }
+        if !scene.emergency {
+            self.wants.less(scene.returning);
+        }
+        for rung in THEN {
+            self.buy(rung, scene);
+        }
+        let wanted = scene.wanted();
+        Given {
+            wishes: self.donors.iter().filter_map(|donor| donor.wish(scene, wanted)).collect(),
+            trims: self.donors.iter().filter_map(|donor| donor.trim).collect(),
+        }
     }
-    Given {
-        wishes: donors.iter().filter_map(|donor| donor.wish(scene, wanted)).collect(),
-        trims: donors.iter().filter_map(|donor| donor.trim).collect(),
+
+    /// Buys the cheapest offers of a way.
+    fn buy(&mut self, rung: &dyn Rung, scene: &Scene) {
+        let Self { wants, donors, watched } = self;
+        if wants.all.is_zero() && watched.is_none() {
+            return;
+        }
+        let offers = donors.iter_mut().filter_map(|donor| Some((rung.offer(scene, wants, donor)?, donor)));
+        let mut offers: Vec<(Offer, &mut Donor<'_, '_>)> = offers.collect();
+        offers.sort_by_key(|(offer, donor)| (offer.price, Reverse(offer.frees), donor.index));
+        let (mut uncounted, mut is_taken) = (Bytes::ZERO, false);
+        for (offer, donor) in offers {
+            let wanted = wants.of(offer.pays).saturating_sub(uncounted);
+            let why = match () {
+                () if wants.all.is_zero() || wanted.is_zero() => Some(NotBought::Enough),
+                () if is_taken => Some(NotBought::OneAtATime),
+                () => None,
+            };
+            let is_bought = why.is_none();
+            let bytes = if is_bought { offer.frees.min(wanted.max(offer.least)) } else { Bytes::ZERO };
+            if let Some((_, seen)) = watched.as_mut().filter(|(index, _)| *index == donor.index) {
+                seen.push(offer.seen(rung.way(), bytes, why));
+            }
+            if !is_bought {
+                continue;
+            }
+            let before = donor.size;
+            rung.take(scene, wants, donor, bytes);
+            if donor.size < before {
+                donor.way = Some((rung.way(), offer.frees));
+            }
+            match rung.counts() {
+                true => wants.less(bytes.min(donor.counts)),
+                false => uncounted = uncounted.saturating_add(bytes.min(donor.counts)),
+            }
+            is_taken |= rung.is_alone();
+        }
+    }
+}
+
+impl Offer {
+    fn seen(&self, way: Way, bought: Bytes, why: Option<NotBought>) -> Offered {
+        Offered { way, frees: self.frees, price: self.price, bought, why }
     }
 }
 
@@ -228,32 +353,6 @@ pub fn give_for(tmpfs: &Bound, guests: &mut [Guest<'_>]) -> Given {
         trim.index = tmpfs.members[trim.index];
     }
     given
-}
-
-/// Buys the cheapest offers of a way.
-fn buy(rung: &dyn Rung, scene: &Scene, wants: &mut Wants, donors: &mut [Donor<'_, '_>]) {
-    if wants.all.is_zero() {
-        return;
-    }
-    let offers = donors.iter_mut().filter_map(|donor| Some((rung.offer(scene, wants, donor)?, donor)));
-    let mut offers: Vec<(Offer, &mut Donor<'_, '_>)> = offers.collect();
-    offers.sort_by_key(|(offer, donor)| (offer.price, Reverse(offer.frees), donor.index));
-    let mut uncounted = Bytes::ZERO;
-    for (offer, donor) in offers {
-        let wanted = (offer.pays)(wants).saturating_sub(uncounted);
-        if wanted.is_zero() {
-            continue;
-        }
-        let bytes = offer.frees.min(wanted.max(offer.least));
-        rung.take(scene, wants, donor, Bought { bytes, of: offer.frees });
-        match rung.counts() {
-            true => wants.less(bytes.min(donor.counts)),
-            false => uncounted = uncounted.saturating_add(bytes.min(donor.counts)),
-        }
-        if rung.is_alone() {
-            return;
-        }
-    }
 }
 
 /// Memory that a guest has yet to bring back.

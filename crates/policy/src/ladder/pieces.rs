@@ -1,16 +1,20 @@
 //! Elastic, urgently: free memory in small pieces, which free page reporting never returns, of guests that do not grow and may deflate their own
 //! balloons. A balloon takes it before any other, so the target is that much lower. Nobody counts on it: others give as if it did not come.
 
-use memtide_model::Commitment;
+use memtide_model::{Bytes, Commitment, Pays, Way};
 
-use super::donor::{Donor, Way, floor};
-use super::{Bought, Offer, Rung, Wants, least_worth};
+use super::donor::{Donor, floor};
+use super::{Offer, Rung, Wants, least_worth};
 use crate::belief::scene::Scene;
 use crate::constants::PIECES;
 
 pub struct Pieces;
 
 impl Rung for Pieces {
+    fn way(&self) -> Way {
+        Way::Pieces
+    }
+
     fn offer(&self, scene: &Scene, wants: &Wants, donor: &Donor<'_, '_>) -> Option<Offer> {
         let guest = donor.guest;
         if scene.commitment == Commitment::Strict
@@ -29,7 +33,7 @@ impl Rung for Pieces {
             frees: most,
             least: most,
             price: 0,
-            pays: |wants| wants.urgent,
+            pays: Pays::Urgent,
         })
     }
 
@@ -37,9 +41,8 @@ impl Rung for Pieces {
         false
     }
 
-    fn take(&self, _: &Scene, _: &Wants, donor: &mut Donor<'_, '_>, bought: Bought) {
+    fn take(&self, _: &Scene, _: &Wants, donor: &mut Donor<'_, '_>, bought: Bytes) {
         donor.urgent = true;
-        donor.size = donor.from.saturating_sub(bought.bytes);
-        donor.way = Way::Pieces(bought.bytes);
+        donor.size = donor.from.saturating_sub(bought);
     }
 }

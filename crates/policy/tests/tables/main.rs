@@ -18,6 +18,7 @@ mod ksm;
 mod ledger;
 mod need;
 mod no_harm;
+mod offers;
 mod own_lack;
 mod phases;
 mod pieces;
