@@ -316,3 +316,24 @@ pub const KSM_LOOKS_AFTER: Span = Span::from_secs(15 * 60);
 /// See [`KSM_LOOKS_AFTER`].
 /// No scenario pins it.
 pub const KSM_LONGEST_PAUSE: Span = Span::from_secs(86_400);
+
+// Relations that the rules count on.
+const _: () = {
+    assert!(TOLERANCE.get() < LEAST_STEP.get() && LEAST_STEP.get() < LEAST_GRANT.get());
+    assert!(LEAST_HEADROOM.get() < MOST_HEADROOM.get());
+    assert!(SHORTEST_REACTION.as_millis() <= FIRST_REACTION.as_millis());
+    assert!(FIRST_REACTION.as_millis() <= LONGEST_REACTION.as_millis());
+    // A step is judged once its inflation's scans are over.
+    assert!(
+        SCANS_SETTLE.as_millis() < WATCHED.as_millis() && WATCHED.as_millis() < WATCHED_BLIND.as_millis()
+    );
+    assert!(WATCHED_BLIND.as_millis() < NEVER_ARRIVES.as_millis());
+    assert!(FIRST_PAUSE.as_millis() < LONGEST_PAUSE.as_millis());
+    assert!(HURT_PAUSE.as_millis() < LONGEST_SEARCH_PAUSE.as_millis());
+    // An agent is heard before it is asked again.
+    assert!(SAID_AFTER.as_millis() < COMPACT_EVERY.as_millis());
+    // Cache is granted before comfort.
+    assert!(CACHE_WAITS.as_millis() < COMFORT_WAITS.as_millis());
+    assert!(KSM_LOOKS_AFTER.as_millis() < KSM_LONGEST_PAUSE.as_millis());
+    assert!(KSM_TRIES_FOR_US < KSM_WAITS_FOR_US);
+};

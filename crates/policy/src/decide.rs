@@ -26,10 +26,9 @@ pub fn decide_by(sharing: &dyn Sharing, config: &Config, state: &State, seen: &S
     };
     // KSM serves the whole host, and no guest's size depends on it.
     let awaits = sharing::awaits(&beliefs.guests, seen.taken_at);
-    let (ksm, ksm_report) =
-        ksm::decide(config, &state.ksm, (&seen.host.ksm, awaits), (seen.taken_at, &mut plan));
-    sharing::order((config, &ksm), (&beliefs.scene, seen), &beliefs.guests, &mut plan);
-    let report = report(config, (&beliefs.scene, &bound), seen, (&beliefs.guests, &plan), ksm_report);
+    let (ksm, ksm_report) = ksm::decide(config, &state.ksm, &seen.host.ksm, awaits, seen.taken_at, &mut plan);
+    sharing::order(&beliefs, &ksm, &mut plan);
+    let report = report(&beliefs, &bound, &plan, ksm_report);
     let tmpfs = tmpfs::remember(&state.tmpfs, &seen.tmpfs, &bound);
     let state = State { tmpfs: Box::new(tmpfs), ksm: Box::new(ksm), ..remember(beliefs) };
     Decision { plan, state, report }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use memtide_model::{
     Absence, Bytes, Commitment, Config, GuestId, GuestReport, HostReport, KsmReport, Mode, Plan, Report,
-    Request, Savings, SelfDeflations, Snapshot, Tmpfs, TmpfsId, TmpfsReport, Verdict,
+    Request, Savings, SelfDeflations, Tmpfs, TmpfsId, TmpfsReport, Verdict,
 };
 
+use crate::belief::Beliefs;
 use crate::belief::guest::Guest;
 use crate::belief::scene::Scene;
 use crate::belief::stuck;
@@ -15,19 +16,14 @@ use crate::share::tmpfs::Bound;
 
 /// The report of a decision.
 #[must_use]
-pub fn report(
-    config: &Config,
-    (scene, bound): (&Scene, &[Bound]),
-    seen: &Snapshot,
-    (guests, plan): (&[Guest<'_>], &Plan),
-    ksm: Option<KsmReport>,
-) -> Report {
+pub fn report(beliefs: &Beliefs<'_>, bound: &[Bound], plan: &Plan, ksm: Option<KsmReport>) -> Report {
+    let Beliefs { config, seen, guests, scene, .. } = beliefs;
     let ledger = &scene.ledger;
     let acts = Acts::of(plan);
     let mut savings = Savings::default();
     let reported = guests.iter().map(|guest| {
         save(&mut savings, guest);
-        guest_report(config, (scene, bound), guest, &acts)
+        guest_report(beliefs, bound, guest, &acts)
     });
     let reports = reported.collect();
     let mut in_tmpfs: BTreeMap<TmpfsId, u32> = BTreeMap::new();
@@ -100,12 +96,8 @@ fn save(savings: &mut Savings, guest: &Guest<'_>) {
     savings.ballooning = savings.ballooning.saturating_add(beyond_use.saturating_sub(headroom));
 }
 
-fn guest_report(
-    config: &Config,
-    (scene, bound): (&Scene, &[Bound]),
-    guest: &Guest<'_>,
-    acts: &Acts<'_>,
-) -> GuestReport {
+fn guest_report(beliefs: &Beliefs<'_>, bound: &[Bound], guest: &Guest<'_>, acts: &Acts<'_>) -> GuestReport {
+    let Beliefs { config, scene, .. } = beliefs;
     let entry = &guest.entry;
     let changed_to = acts.targets.get(&guest.seen.id).copied();
     GuestReport {

@@ -58,7 +58,8 @@ pub fn remember(
     state: &State,
     seen: &Snapshot,
     guests: &mut [Guest<'_>],
-    (elapsed, reaction): (Span, Span),
+    elapsed: Span,
+    reaction: Span,
 ) -> Growth {
     let mut joint = match state.decided_at {
         Some(_) => seen.host.lasting_other().saturating_sub(state.other),

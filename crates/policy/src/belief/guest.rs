@@ -80,7 +80,8 @@ impl<'a> Guest<'a> {
     #[must_use]
     pub fn new(
         config: &'a Config,
-        (seen, orders): (&'a GuestSeen, &[Order]),
+        seen: &'a GuestSeen,
+        orders: &[Order],
         before: Option<&'a GuestState>,
         blank: &'a GuestState,
         now: Moment,

@@ -59,15 +59,15 @@ pub fn looks<'a>(
     let elapsed = envelope::observed(state, now);
     let reacted = guests.iter().filter_map(|guest| guest.reacts_after(now)).max();
     let reaction = envelope::reaction(state, reacted, elapsed);
-    let growth = envelope::remember(config, state, seen, &mut guests, (elapsed, reaction));
+    let growth = envelope::remember(config, state, seen, &mut guests, elapsed, reaction);
     by_shares(&seen.host, config.reserve_of(seen.host.capacity), &mut guests);
     for guest in &mut guests {
         guest.next.inflating_at = if guest.inflates() { Some(now) } else { guest.before.inflating_at };
         let works_for_us = guest.before.agent.asked.map(|_| now).or(guest.next.inflating_at);
         let cpu_time = &guest.seen.cost.cpu_time;
         guest.next.activity = activity::observe(guest.before.activity, cpu_time, works_for_us, now);
-        let size = (&guest.entry, guest.by_shares);
-        guest.need = need::estimate(guest.seen, size, guest.before, &mut guest.next, now, reaction);
+        let Guest { seen, entry, by_shares, before, next, .. } = guest;
+        guest.need = need::estimate(seen, entry, *by_shares, before, next, now, reaction);
         guest.need.cache_kept = guest.class.cache.of(guest.full);
         guest.next.stuck = match guest.seen.told.fence {
             Some(_) => stuck::wait(guest.before, now),
@@ -111,7 +111,7 @@ fn gather<'a>(
     };
     seen.guests
         .iter()
-        .map(|guest| Guest::new(config, (guest, &seen.orders), before(&guest.id), blank, seen.taken_at))
+        .map(|guest| Guest::new(config, guest, &seen.orders, before(&guest.id), blank, seen.taken_at))
         .collect()
 }
 

@@ -114,7 +114,8 @@ impl Need {
 #[must_use]
 pub fn estimate(
     seen: &GuestSeen,
-    (entry, by_shares): (&Entry, Bytes),
+    entry: &Entry,
+    by_shares: Bytes,
     before: &GuestState,
     next: &mut GuestState,
     now: Moment,

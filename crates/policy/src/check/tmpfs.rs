@@ -37,7 +37,7 @@ struct One {
 impl AllTmpfs {
     pub fn new(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> Self {
         let all = seen.tmpfs.iter().filter_map(|tmpfs| {
-            let one = One::new(config, (witness, seen), guests, (tmpfs.id, *tmpfs.space.latest()?));
+            let one = One::new(config, witness, seen, guests, tmpfs.id, *tmpfs.space.latest()?);
             Some((tmpfs.id, if tmpfs.is_old() { One { free: 0, is_old: true, ..one } } else { one }))
         });
         Self(all.collect())
@@ -97,9 +97,11 @@ impl AllTmpfs {
 impl One {
     fn new(
         config: &Config,
-        (witness, seen): (&Witness, &Snapshot),
+        witness: &Witness,
+        seen: &Snapshot,
         guests: &[Known<'_>],
-        (id, space): (TmpfsId, Space),
+        id: TmpfsId,
+        space: Space,
     ) -> Self {
         let inside: Vec<&Known<'_>> = guests.iter().filter(|guest| guest.seen.tmpfs == Some(id)).collect();
         let number = |bytes: Bytes| u128::from(bytes.get());
@@ -137,7 +139,7 @@ impl One {
             exposed: [exposed; 2],
             growth,
             granted: 0,
-            wanted: Wanted::in_tmpfs(config, (needs + wants, free), in_use, seen.taken_at),
+            wanted: Wanted::in_tmpfs(config, needs + wants, free, in_use, seen.taken_at),
             pledge: Pledge::in_tmpfs(config, pool, reserve + expected + certain, shares),
         }
     }

@@ -55,7 +55,7 @@ impl Wanted {
     }
 
     /// The guests of a tmpfs can need this much, and have that much.
-    pub fn in_tmpfs(config: &Config, (needs, has): (u128, u128), in_use: InUse, now: Moment) -> Self {
+    pub fn in_tmpfs(config: &Config, needs: u128, has: u128, in_use: InUse, now: Moment) -> Self {
         let commitment = config.commitment;
         Self { needs, has, taken: 0, in_use, commitment, now, by_clock: false, grows: false }
     }

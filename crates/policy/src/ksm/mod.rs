@@ -39,8 +39,10 @@ use crate::constants::{
 pub fn decide(
     config: &Config,
     before: &KsmState,
-    (seen, must_come_apart): (&Reading<KsmSeen>, bool),
-    (now, plan): (Moment, &mut Plan),
+    seen: &Reading<KsmSeen>,
+    must_come_apart: bool,
+    now: Moment,
+    plan: &mut Plan,
 ) -> (KsmState, Option<KsmReport>) {
     let mut next = before.clone();
     if !config.governs_ksm() {
@@ -50,7 +52,7 @@ pub fn decide(
     }
     // What cannot be read is as it was.
     let Some(seen) = seen.fresh() else { return (next, None) };
-    let Governed { next, order, verdict } = govern(config, next, (seen, must_come_apart), now);
+    let Governed { next, order, verdict } = govern(config, next, seen, must_come_apart, now);
     if let Some((order, reason)) = order {
         plan.actions.push(Action::of_host(Request::Merge(order), Reason::Ksm(reason)));
     }
@@ -81,7 +83,8 @@ struct Governed {
 fn govern(
     config: &Config,
     mut next: KsmState,
-    (seen, must_come_apart): (&KsmSeen, bool),
+    seen: &KsmSeen,
+    must_come_apart: bool,
     now: Moment,
 ) -> Governed {
     let mark = mark(&next, seen, now);
@@ -262,7 +265,7 @@ fn go_on(worth: Bytes, next: &mut KsmState, mut burst: KsmBurst, seen: &KsmSeen,
     let verdict = KsmVerdict::Bursts { passes };
     if seen.mergeable < KSM_LEAST_NEW {
         // Its processes have left. Without any, no pass comes to an end, and nobody knows what it was worth.
-        rest(next, burst, seen, (BackOff::default(), now));
+        rest(next, burst, seen, BackOff::default(), now);
         let reason = KsmReason::NotWorthIt { saved: Bytes::ZERO, cpu_time };
         return ((!burst.waits).then_some((KsmOrder::Stop, reason)), KsmVerdict::Sleeps);
     }
@@ -311,7 +314,7 @@ fn end(worth: Bytes, next: &mut KsmState, burst: KsmBurst, seen: &KsmSeen, mark:
     let is_worth = is_worth(burst.gained, cpu_time, worth);
     let looked_in_vain = !burst.smart && !is_worth;
     let pause = if looked_in_vain { next.looks_again } else { BackOff::default() };
-    rest(next, burst, seen, (pause, now));
+    rest(next, burst, seen, pause, now);
     if is_worth {
         next.in_vain = BackOff::default();
     } else if burst.smart {
@@ -320,7 +323,7 @@ fn end(worth: Bytes, next: &mut KsmState, burst: KsmBurst, seen: &KsmSeen, mark:
 }
 
 /// What a burst has seen is not new any more, and memtide looks again after a pause that follows `pause`.
-fn rest(next: &mut KsmState, burst: KsmBurst, seen: &KsmSeen, (pause, now): (BackOff, Moment)) {
+fn rest(next: &mut KsmState, burst: KsmBurst, seen: &KsmSeen, pause: BackOff, now: Moment) {
     next.looks_again = pause.again(now, KSM_LOOKS_AFTER, KSM_LONGEST_PAUSE);
     let left = seen.left.saturating_sub(burst.began.left);
     next.scanned = burst.mergeable.saturating_sub(left).min(seen.mergeable);

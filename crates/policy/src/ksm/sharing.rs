@@ -10,21 +10,15 @@
 //!
 //! **Property.** No sharing ends that the host's free memory cannot hold.
 
-use memtide_model::{
-    Action, Bytes, Config, KsmReason, KsmSeen, KsmState, Moment, Plan, Reason, Request, Snapshot,
-};
+use memtide_model::{Action, Bytes, KsmReason, KsmSeen, KsmState, Moment, Plan, Reason, Request};
 
+use crate::belief::Beliefs;
 use crate::belief::guest::Guest;
-use crate::belief::scene::Scene;
 use crate::constants::LONGEST_PAUSE;
 
 /// Adds the orders that are right now to the plan.
-pub fn order(
-    (config, ksm): (&Config, &KsmState),
-    (scene, seen): (&Scene, &Snapshot),
-    guests: &[Guest<'_>],
-    plan: &mut Plan,
-) {
+pub fn order(beliefs: &Beliefs<'_>, ksm: &KsmState, plan: &mut Plan) {
+    let Beliefs { config, seen, guests, scene, .. } = beliefs;
     let is_ours = config.governs_ksm() && ksm.foreign_since.is_none();
     let Some(host) = seen.host.ksm.fresh().filter(|_| is_ours) else { return };
     let free = scene.ledger.free().min(scene.until_danger);

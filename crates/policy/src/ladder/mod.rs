@@ -171,7 +171,7 @@ pub fn plan(beliefs: &mut Beliefs<'_>, bound: &[Bound]) -> Plan {
         probe::hold_back(guests, &mut wishes);
         cheap.extend(agent::ask(scene, seen, guests, &given.trims));
     }
-    phases::order(scene, seen, (guests, bound), (cheap, wishes))
+    phases::order(beliefs, bound, cheap, wishes)
 }
 
 /// What guests are asked to give now, besides what they give `already`.

@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 
 use memtide_model::{Action, Bytes, Ordered, Plan, Polling, Reason, Request, Snapshot, Yield};
 
+use crate::belief::Beliefs;
 use crate::belief::guest::Guest;
-use crate::belief::scene::Scene;
 use crate::constants::{REPORTS_EVERY, SAID_AFTER};
 use crate::ladder::orders::ordered;
 use crate::ladder::wish::Wish;
@@ -24,12 +24,8 @@ use crate::share::tmpfs::Bound;
 
 /// The plan.
 #[must_use]
-pub fn order(
-    scene: &Scene,
-    seen: &Snapshot,
-    (guests, bound): (&[Guest<'_>], &[Bound]),
-    (cheap, mut wishes): (Vec<Action>, Vec<Wish>),
-) -> Plan {
+pub fn order(beliefs: &Beliefs<'_>, bound: &[Bound], cheap: Vec<Action>, mut wishes: Vec<Wish>) -> Plan {
+    let Beliefs { seen, guests, scene, .. } = beliefs;
     let mut actions = Vec::new();
     for guest in guests {
         let slow = match guest.seen.told.polling {

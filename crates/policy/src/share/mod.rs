@@ -36,8 +36,8 @@ impl Sharing for WaterFill {
 /// Divides the host's memory, and that of each tmpfs that binds its guests, and counts what the guests lack of it.
 #[must_use]
 pub fn shares(sharing: &dyn Sharing, beliefs: &mut Beliefs<'_>) -> Vec<Bound> {
-    let Beliefs { config, state, seen, guests, scene, growth } = beliefs;
-    let mut bound = tmpfs::bound(config, state, (seen, scene), guests, *growth);
+    let mut bound = tmpfs::bound(beliefs);
+    let Beliefs { config, guests, scene, .. } = beliefs;
     sharing.entitle(config, scene, guests);
     for tmpfs in &mut bound {
         tmpfs.entitle(sharing, config, guests);

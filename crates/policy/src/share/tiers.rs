@@ -134,7 +134,7 @@ fn fill_from(first: Tier, pool: Bytes, bids: &[Bid], selfs: SelfDeflations<'_>) 
         let top = flows.iter().map(Flow::full_at).max().unwrap_or(0);
         let need = total(&flows, top, selfs);
         if need > pool {
-            let (level, left) = level(&flows, (top, need), pool, selfs);
+            let (level, left) = level(&flows, top, need, pool, selfs);
             let mut counts = shares(&flows, level, left);
             leave_to_the_largest(&mut counts, &flows, bids, selfs);
             let handed_out: u128 = counts.iter().map(|count| u128::from(*count)).sum();
@@ -176,7 +176,7 @@ fn leave_to_the_largest(counts: &mut [u64], flows: &[Flow], bids: &[Bid], selfs:
 ///
 /// The need is nearly linear between its bends and never falls. The search uses regula falsi in which an unchanged end
 /// counts half each time (the Illinois rule), and halving after [`PATIENCE`] steps.
-fn level(flows: &[Flow], (top, need_top): (u64, u128), pool: u128, selfs: SelfDeflations<'_>) -> (u64, u64) {
+fn level(flows: &[Flow], top: u64, need_top: u128, pool: u128, selfs: SelfDeflations<'_>) -> (u64, u64) {
     let most_shares = flows.iter().map(|flow| flow.shares).max().unwrap_or(1);
     let close = ((1 << FRACTION) / most_shares).max(1);
     let (mut low, mut high) = (0, top);

@@ -16,14 +16,14 @@
 
 use std::collections::BTreeMap;
 
-use memtide_model::{Bytes, Config, HostSeen, HostState, Snapshot, Space, State, Tmpfs, TmpfsId};
+use memtide_model::{Bytes, Config, HostSeen, HostState, Space, Tmpfs, TmpfsId};
 
-use crate::belief::by_shares;
 use crate::belief::envelope::{self, Growth};
 use crate::belief::guest::Guest;
 use crate::belief::host_state;
 use crate::belief::ledger::Ledger;
 use crate::belief::scene::{HostFacts, Scene};
+use crate::belief::{Beliefs, by_shares};
 use crate::share::Sharing;
 use crate::share::purse::Purse;
 
@@ -39,14 +39,9 @@ pub struct Bound {
     is_old: bool,
 }
 
-/// The tmpfs that bind their guests, on a host of this `scene`.
-pub fn bound(
-    config: &Config,
-    state: &State,
-    (seen, scene): (&Snapshot, &Scene),
-    guests: &mut [Guest<'_>],
-    growth: Growth,
-) -> Vec<Bound> {
+/// The tmpfs that bind their guests.
+pub fn bound(beliefs: &mut Beliefs<'_>) -> Vec<Bound> {
+    let Beliefs { config, state, seen, guests, scene, growth } = beliefs;
     let mut members: BTreeMap<TmpfsId, Vec<usize>> = BTreeMap::new();
     for (index, guest) in guests.iter().enumerate() {
         if let Some(id) = guest.seen.tmpfs {
@@ -59,7 +54,7 @@ pub fn bound(
         let members = members.remove(&tmpfs.id)?;
         let before = state.tmpfs.get(&tmpfs.id).copied().unwrap_or_default();
         let binding = Binding { tmpfs, space, before, members };
-        Some(Bound::new(config, binding, &seen.host, scene, guests, growth))
+        Some(Bound::new(config, binding, &seen.host, scene, guests, *growth))
     });
     bound.collect()
 }

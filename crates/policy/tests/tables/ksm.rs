@@ -123,7 +123,7 @@ impl Host {
     fn decide(&self) -> (KsmState, Plan, KsmReport) {
         let (seen, mut plan) = (Reading::now(self.seen.clone()), Plan::default());
         let now = Moment::from_millis(self.now);
-        let (state, report) = decide(&self.config, &self.state, (&seen, false), (now, &mut plan));
+        let (state, report) = decide(&self.config, &self.state, &seen, false, now, &mut plan);
         (state, plan, report.unwrap())
     }
 
