@@ -145,6 +145,11 @@ impl Facts {
         ages.parse(&mut self.scratch, |text| Ok(parse_ages(text))).ok()
     }
 
+    /// Counts free memory by what free page reporting returns.
+    pub fn report_as(&mut self, reported: Reported) {
+        self.reported = reported;
+    }
+
     /// What free page reporting returns.
     #[must_use]
     pub const fn reported(&self) -> Reported {

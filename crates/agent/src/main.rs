@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use lexopt::prelude::*;
+use memtide_agent::deeds::Reporting;
 use memtide_agent::{Agent, BOUNDS, Bounds, Log, STATUS, Status, monotonic_ms, wire};
-use memtide_host::Root;
+use memtide_host::{Root, page_size};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -99,6 +100,8 @@ fn terminal() -> Option<PathBuf> {
 }
 
 fn serve(options: &Options) -> ExitCode {
+    // What an agent that was killed has left is put back, whatever the configuration says.
+    drop(Reporting::open(&Root::system(), options.status.parent(), page_size()));
     let bounds = match Bounds::read(&options.config) {
         Ok(bounds) => bounds,
         Err(error) => return failed(&error.to_string()),

@@ -42,6 +42,8 @@ const CPU_PART: u64 = 100;
 /// The niceness of a deed, which yields to the guest's programs and to its balloon: on a guest's only CPU, a trim of the usual niceness leaves the
 /// balloon beside it a fifth of its rate.
 const DEEDS_NICE: i32 = 10;
+/// The deed that lowers the order of free page reporting.
+const PIECES: &str = "asked to report small pieces of free memory";
 /// CPU time that it may have used beyond that, in milliseconds.
 const CPU_SPARE_MS: u64 = 500;
 
@@ -149,7 +151,7 @@ impl Agent {
                 }
             }
         }
-        self.reporting.put_back();
+        self.ends_pieces();
         session.greeted
     }
 
@@ -232,7 +234,7 @@ impl Agent {
     fn obey(&mut self, session: &mut Session, Request { id, ask }: &Request) {
         if let Ask::Hello { version } = ask {
             self.sessions += 1;
-            self.reporting.put_back();
+            self.ends_pieces();
             *session = Session {
                 number: self.sessions,
                 greeted: true,
@@ -264,13 +266,7 @@ impl Agent {
             }
             Ask::Pressure { stall_us, window_us } => self.watch(session, stall_us, window_us),
             Ask::CacheLimit { share } => self.set_limit(session, share),
-            Ask::ReportPieces { on: false } => {
-                if self.reporting.put_back() {
-                    self.log
-                        .note(monotonic_ms(), "the host does not ask for small pieces any more".to_owned());
-                }
-                Ok(Done::default())
-            }
+            Ask::ReportPieces { on: false } => self.end_pieces().map(|()| Done::default()),
             Ask::Trim { .. } | Ask::Compact | Ask::ReportPieces { on: true } => {
                 return self.start(session, *id, *ask);
             }
@@ -278,7 +274,28 @@ impl Agent {
         session.say(*id, answer.map_or_else(Answer::Refused, Answer::Done));
     }
 
+    /// Free page reporting is again as the guest's kernel chose.
+    fn end_pieces(&mut self) -> Result<(), String> {
+        let now = monotonic_ms();
+        match self.reporting.put_back() {
+            Ok(true) => self.log.note(now, "free memory is reported as before".to_owned()),
+            Ok(false) => {}
+            Err(why) => {
+                self.log.note(now, why.clone());
+                return Err(why);
+            }
+        }
+        Ok(())
+    }
+
+    /// The same; a failure is noted, and it is tried again at the next occasion.
+    fn ends_pieces(&mut self) {
+        let _ = self.end_pieces();
+    }
+
     fn hello(&mut self) -> Hello {
+        self.reporting.read_again();
+        self.facts.report_as(self.reporting.reported(&self.bounds));
         let kernel = std::fs::read_to_string(self.root.proc("sys/kernel/osrelease")).unwrap_or_default();
         let total = self.facts.memory().map(|memory| memory.total).unwrap_or_default();
         let least_cache = self.bounds.least_cache(total);
@@ -335,7 +352,7 @@ impl Agent {
                 let all = if last_resort { ", as a last resort all page cache" } else { "" };
                 format!("asked to trim {bytes}{swap}{all}")
             }
-            Ask::ReportPieces { .. } => "asked to report small pieces of free memory".to_owned(),
+            Ask::ReportPieces { .. } => PIECES.to_owned(),
             _ => "asked to compact free memory".to_owned(),
         };
         if let Ask::ReportPieces { .. } = ask
@@ -394,6 +411,9 @@ impl Agent {
                 }
                 Err(refused) => {
                     self.log.note(monotonic_ms(), format!("{about}: refused, {refused}"));
+                    if about == PIECES {
+                        self.ends_pieces();
+                    }
                     Answer::Refused(refused.to_string())
                 }
             };

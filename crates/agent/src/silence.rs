@@ -35,6 +35,7 @@ fn same_memory(last: &AgentMemory, now: &AgentMemory) -> bool {
             m.total,
             m.free,
             m.free_blocks,
+            m.pieces,
             m.available,
             m.unmapped_cache,
             m.dirty,

@@ -376,10 +376,19 @@ impl GuestDetail {
             shares: class.shares,
             now: last.seen.taken_at,
             mode: published.config.mode,
-            offers: memtide_engine::offers(&published.config, &last.state, &last.seen, &seen.id),
+            offers: None,
             status,
             seen,
         })
+    }
+
+    /// The same with what it could give now: that is a decision about all guests.
+    #[must_use]
+    pub fn with_offers(mut self, published: &Published) -> Self {
+        self.offers = published.last.as_ref().and_then(|last| {
+            memtide_engine::offers(&published.config, &last.state, &last.seen, &self.seen.id)
+        });
+        self
     }
 }
 

@@ -131,8 +131,9 @@ async fn guest(State(sources): State<Sources>, name: Result<Path<String>, PathRe
             "the name is not UTF-8, with %XX escapes where a URL needs them",
         );
     };
-    match GuestDetail::find(&sources.board.latest(), &sources.history, &name) {
-        Some(detail) => Json(detail).into_response(),
+    let latest = sources.board.latest();
+    match GuestDetail::find(&latest, &sources.history, &name) {
+        Some(detail) => Json(detail.with_offers(&latest)).into_response(),
         None => no_such_guest(&sources.status()),
     }
 }

@@ -30,8 +30,10 @@ impl Guest {
             memory: AgentMemory {
                 total: self.stats().total.unwrap_or_default(),
                 free,
-                free_blocks: Bytes::new(self.pools.free().saturating_sub(self.pools.pieces())),
-                pieces: Bytes::new(self.pools.larger_pieces()),
+                free_blocks: Bytes::new(
+                    self.pools.free().saturating_sub(self.pools.pieces() + self.pools.returned),
+                ),
+                pieces: Bytes::new(self.pools.larger_pieces() + self.pools.returned),
                 available: Bytes::new(self.available()),
                 unmapped_cache: Bytes::new(self.unmapped()),
                 reclaimable_slab: self.spec.slab,

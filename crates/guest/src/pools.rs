@@ -38,6 +38,8 @@ pub(crate) struct Pools {
     pub(crate) most_ready: u64,
     /// The part of `free_backed` in loose pieces.
     pub(crate) loose: u64,
+    /// The part of `free_bare` in loose pieces that reporting has returned: the kernel still has them in small blocks.
+    pub(crate) returned: u64,
     /// The pieces that come last, while so much of `free_backed` is left.
     pub(crate) last: u64,
     /// Free and backed.
@@ -76,7 +78,8 @@ impl Pools {
 
     /// The loose pieces that reporting returns if it returns smaller blocks, too.
     pub(crate) const fn larger_pieces(&self) -> u64 {
-        self.loose - self.loose / SMALL
+        let all = self.loose + self.returned;
+        (all - all / SMALL).saturating_sub(self.returned)
     }
 
     /// Free and backed memory in whole blocks.
@@ -99,6 +102,7 @@ impl Pools {
         self.loose -= backed.min(self.loose);
         self.free_backed -= backed;
         self.free_bare -= bare;
+        self.returned -= bare.min(self.returned);
     }
 
     /// Frees `bytes` that were in use.
@@ -142,10 +146,12 @@ impl Pools {
 
     /// The host takes free blocks that were reported, and loose pieces.
     pub(crate) fn report(&mut self, blocks: u64, pieces: u64) {
-        let bytes = blocks.min(self.blocks()) + pieces.min(self.loose);
-        self.loose -= pieces.min(self.loose);
-        self.free_backed -= bytes;
-        self.free_bare += bytes;
+        let blocks = blocks.min(self.blocks());
+        let pieces = pieces.min(self.loose);
+        self.loose -= pieces;
+        self.returned += pieces;
+        self.free_backed -= blocks + pieces;
+        self.free_bare += blocks + pieces;
     }
 
     /// Panics if a byte is lost or counted twice: an error in the model.

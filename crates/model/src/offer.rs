@@ -13,7 +13,7 @@ pub struct Offers {
     pub wanted: Bytes,
     /// Why it is asked for nothing, whatever it could give.
     pub spared: Option<Spared>,
-    /// Its offers, in the order in which they are bought.
+    /// Its offers: first those that were judged, in their order, then what it could give besides.
     pub offers: Vec<Offered>,
 }
 
@@ -78,8 +78,10 @@ pub enum NotBought {
     OnlyFor(Pays),
     /// Cheaper offers, or memory under way, are enough.
     Enough,
-    /// Another guest gives in this way, and one at a time does.
+    /// Another guest gives in this way, and one at a time is enough.
     OneAtATime,
+    /// The first statistics of some guest are on their way.
+    Awaits,
 }
 
 /// Why a guest is asked for nothing.
@@ -125,8 +127,9 @@ impl fmt::Display for NotBought {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NothingWanted => "nobody wants memory",
-            Self::Enough | Self::OnlyFor(Pays::All) => "others give enough",
-            Self::OneAtATime => "another guest gives so, one at a time",
+            Self::Enough | Self::OnlyFor(Pays::All) => "what is cheaper, or under way, is enough",
+            Self::Awaits => "the first statistics of a guest are on their way",
+            Self::OneAtATime => "another guest gives this way, and one at a time is enough",
             Self::OnlyFor(Pays::Urgent) => "nothing is urgent",
             Self::OnlyFor(Pays::Pressing) => "nobody lacks memory in use, and the host is not in danger",
             Self::OnlyFor(Pays::ForUsed) => "nobody lacks memory in use",
@@ -145,7 +148,7 @@ impl fmt::Display for Spared {
             Self::Lifted => "somebody else deflated its balloon",
             Self::LacksCache => "it lacks page cache itself",
             Self::Grows => "it grows, and nothing is urgent",
-            Self::GivesAlready => "it gives already, for its tmpfs or its NUMA node",
+            Self::GivesAlready => "beyond what it gives for its tmpfs or its NUMA node",
         })
     }
 }

@@ -209,7 +209,7 @@ pub enum Reason {
         /// The memory that other guests, or the host, lack.
         wanted: Bytes,
     },
-    /// Nobody needs the small pieces of free memory any more that reporting returns.
+    /// Nobody needs the small pieces of free memory that reporting returns any more.
     PiecesUnwanted,
     /// The tmpfs that holds the guest's memory, or its NUMA node, has too little left for the guests in it.
     TmpfsShort {

@@ -332,8 +332,11 @@ pub struct AgentState {
     #[serde(skip_serializing_if = "BackOff::is_over", default)]
     pub back_off: BackOff,
     /// It is not asked for free memory in pieces before this moment.
-    #[serde(skip_serializing_if = "BackOff::is_over", default)]
+    #[serde(skip_serializing_if = "BackOff::is_over", default, alias = "compacts")]
     pub pieces: BackOff,
+    /// Since when free page reporting returns small pieces, too.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub pieces_since: Option<Moment>,
 }
 
 impl AgentState {
@@ -348,6 +351,7 @@ pub struct AgentAsked {
     /// When memtide asked.
     pub at: Moment,
     /// What for.
+    #[serde(alias = "request")]
     pub deed: Deed,
     /// The memory that was asked for; zero for a limit of page cache.
     pub bytes: Bytes,

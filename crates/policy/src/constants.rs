@@ -65,7 +65,7 @@ pub const READ_AGAIN_US: u64 = 10_000;
 /// No scenario pins it.
 pub const ACTIVITY_OVER: Span = Span::from_secs(30);
 
-// Stage 1: the need of a guest.
+// The need of a guest.
 
 /// The headroom of a guest that does not grow: this part of its size, within the two bounds below.
 /// Pinned by: scenarios/escape.toml (halved), scenarios/found-step-without-reserve.toml (doubled).
@@ -198,7 +198,7 @@ pub const UNUSED: Part = Part::new(1, 8);
 /// No scenario pins it.
 pub const BLIND_KEEPS: Part = Part::new(1, 16);
 
-// Stage 3: who gives, who grows, who waits.
+// Who gives, who grows, who waits.
 
 /// Without urgency, a guest gives at most this part of its size a second: inflation takes its CPU time.
 /// Pinned by: scenarios/stream-slow.toml (doubled), scenarios/wrong-winner.toml (halved).
@@ -259,7 +259,7 @@ pub const BOOTS: Span = Span::from_secs(15);
 /// No scenario pins it.
 pub const LIFTED_UNUSED: Part = Part::new(3, 4);
 
-// Stage 4: the order, and the payment of grants.
+// The order, and the payment of grants.
 
 /// The interval of reports: the statistics of managed guests are polled this often, agents report as often, and CPU time is counted over no less.
 /// No scenario pins it.

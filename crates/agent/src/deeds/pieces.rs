@@ -26,12 +26,13 @@ const PARAMETER: &str = "module/page_reporting/parameters/page_reporting_order";
 pub const KEPT: &str = "page_reporting_order";
 /// What is taken and freed so that the kernel begins.
 const KICK: usize = 4 << 20;
-/// The largest order of any kernel, and more than enough for one that does not report.
-const LARGEST: u32 = 20;
+/// The number of orders where the kernel does not list them (`MAX_PAGE_ORDER` + 1 on x86).
+const ORDERS: usize = 11;
 
 /// The smallest block that free page reporting returns.
 #[derive(Debug)]
 pub struct Reporting {
+    root: Root,
     parameter: PathBuf,
     kept: Option<PathBuf>,
     page: PageSize,
@@ -46,11 +47,20 @@ impl Reporting {
     pub fn open(root: &Root, folder: Option<&Path>, page: PageSize) -> Self {
         let parameter = root.sys(PARAMETER);
         let kept = folder.map(|folder| folder.join(KEPT));
-        if let Some(own) = kept.as_ref().and_then(|kept| fs::read_to_string(kept).ok()) {
-            put_back(&parameter, own.trim(), kept.as_deref());
+        if let Some(own) = kept.as_ref().and_then(|kept| fs::read_to_string(kept).ok())
+            && let Err(why) = put_back(&parameter, own.trim(), kept.as_deref())
+        {
+            eprintln!("memtide-agent: {why}");
         }
-        let own = own_order(&parameter);
-        Self { parameter, kept, page, own, is_lowered: false }
+        let own = own_order(root, &parameter);
+        Self { root: root.clone(), parameter, kept, page, own, is_lowered: false }
+    }
+
+    /// Reads the guest's own value again: the driver may have come later, or the administrator may have changed it.
+    pub fn read_again(&mut self) {
+        if !self.is_lowered {
+            self.own = own_order(&self.root, &self.parameter);
+        }
     }
 
     /// The smallest blocks that the kernel returns.
@@ -80,30 +90,36 @@ impl Reporting {
     /// # Errors
     /// As [`Reporting::order`].
     pub fn lower(&mut self, bounds: &Bounds) -> Result<(), Refused> {
+        self.read_again();
         let order = self.order(bounds)?;
         if let (Some(kept), Ok(own), false) = (&self.kept, &self.own, self.is_lowered) {
             fs::write(kept, own.to_string())?;
         }
         self.is_lowered = true;
         fs::write(&self.parameter, order.to_string()).map_err(|error| {
-            self.put_back();
+            // Nothing was changed: what cannot be written cannot be put back either.
+            let _ = self.put_back();
             Refused::Unsupported(format!("{}: {error}", self.parameter.display()))
         })
     }
 
     /// Puts the guest's own value back. Returns whether there was another one.
-    pub fn put_back(&mut self) -> bool {
-        let was_lowered = std::mem::take(&mut self.is_lowered);
-        if let (true, Ok(own)) = (was_lowered, &self.own) {
-            put_back(&self.parameter, &own.to_string(), self.kept.as_deref());
-        }
-        was_lowered
+    ///
+    /// # Errors
+    /// If it cannot be written: it is tried again at the next occasion.
+    pub fn put_back(&mut self) -> Result<bool, String> {
+        let (true, Ok(own)) = (self.is_lowered, &self.own) else { return Ok(false) };
+        put_back(&self.parameter, &own.to_string(), self.kept.as_deref())?;
+        self.is_lowered = false;
+        Ok(true)
     }
 }
 
 impl Drop for Reporting {
     fn drop(&mut self) {
-        self.put_back();
+        if let Err(why) = self.put_back() {
+            eprintln!("memtide-agent: {why}");
+        }
     }
 }
 
@@ -120,24 +136,28 @@ pub fn report_pieces(tools: &mut Tools<'_>) -> Result<Done, Refused> {
 }
 
 fn block(page: PageSize, order: u32) -> Bytes {
-    Bytes::new(page.bytes().get() << order.min(LARGEST))
+    Bytes::new(page.bytes().get().checked_shl(order).unwrap_or(u64::MAX))
 }
 
-/// The present order. A kernel that has nobody to report to has a number beyond all orders.
-fn own_order(parameter: &Path) -> Result<u32, String> {
+/// The present order. While nobody has registered to be reported to, it is none that the kernel has: -1, and before Linux 6.2 one more than its largest.
+fn own_order(root: &Root, parameter: &Path) -> Result<u32, String> {
     let text = fs::read_to_string(parameter).map_err(|error| error.to_string())?;
-    let order = text.trim().parse().ok().filter(|order| *order <= LARGEST);
-    order.ok_or_else(|| "free page reporting is off".to_owned())
+    let buddyinfo = fs::read_to_string(root.proc("buddyinfo")).unwrap_or_default();
+    let zone = buddyinfo.lines().find_map(|line| line.split_once("zone"));
+    let orders = zone.map_or(ORDERS, |(_, zone)| zone.split_ascii_whitespace().skip(1).count());
+    let is_one = |order: &u32| usize::try_from(*order).is_ok_and(|order| order < orders);
+    text.trim().parse().ok().filter(is_one).ok_or_else(|| "free page reporting is off".to_owned())
 }
 
 /// A value that cannot be put back stays in its file for the next start.
-fn put_back(parameter: &Path, own: &str, kept: Option<&Path>) {
-    match fs::write(parameter, own) {
-        Ok(()) => kept.map_or((), |kept| drop(fs::remove_file(kept))),
-        Err(error) => {
-            eprintln!("memtide-agent: cannot put {own} back into {}: {error}", parameter.display());
-        }
+fn put_back(parameter: &Path, own: &str, kept: Option<&Path>) -> Result<(), String> {
+    fs::write(parameter, own)
+        .map_err(|error| format!("cannot put {own} back into {}: {error}", parameter.display()))?;
+    // A file that stays puts the same value back once more.
+    if let Some(kept) = kept {
+        let _ = fs::remove_file(kept);
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -177,7 +197,7 @@ mod tests {
         reporting.lower(&Bounds::default()).unwrap();
         assert_eq!(kernel.order(), "4");
         reporting.lower(&Bounds::default()).unwrap();
-        assert!(reporting.put_back() && !reporting.put_back());
+        assert_eq!((reporting.put_back(), reporting.put_back()), (Ok(true), Ok(false)));
         assert_eq!(kernel.order(), "9");
         reporting.lower(&Bounds::default()).unwrap();
         drop(reporting);
@@ -211,8 +231,21 @@ mod tests {
     }
 
     #[test]
+    fn what_the_administrator_changed_meanwhile_comes_back() {
+        let kernel = Kernel::with("9\n");
+        let mut reporting = kernel.open();
+        for own in ["7", "2"] {
+            fs::write(kernel.parameter(), own).unwrap();
+            reporting.lower(&Bounds::default()).unwrap();
+            assert_eq!(kernel.order(), if own == "7" { "4" } else { "2" }, "it is never raised");
+            reporting.put_back().unwrap();
+            assert_eq!(kernel.order(), own);
+        }
+    }
+
+    #[test]
     fn a_kernel_that_reports_nothing_cannot() {
-        for (order, said) in [("4294967295\n", "off"), ("", "off")] {
+        for (order, said) in [("-1\n", "off"), ("11\n", "off"), ("", "off")] {
             let error = Kernel::with(order).open().order(&Bounds::default()).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
         }

@@ -74,7 +74,7 @@ fn explained(explained: &Explained, name: &str) -> Option<(String, Span)> {
         outsiders: Outsiders::default(),
         last: Some(explained.tick.clone()),
     };
-    let detail = GuestDetail::find(&published, &history, known_as(name).name())?;
+    let detail = GuestDetail::find(&published, &history, known_as(name).name())?.with_offers(&published);
     Some((explain::render(&detail, Style::detect()), detail.now.since(BEGINS)))
 }
 

@@ -1,6 +1,6 @@
 //! The agent in a guest, and the port that leads to it.
 
-use memtide_model::{Absence, Bytes, Can, Span};
+use memtide_model::{Absence, Agent, Bytes, Can, Span};
 
 use super::of_guest;
 use crate::advice::{self, Change};
@@ -81,7 +81,9 @@ fn reports(guest: &GuestFacts) -> bool {
 
 /// Free memory has not returned although free page reporting works, and there is no agent to see to it.
 pub(super) fn pieces(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
-    let has_agent = guest.told.agent.fresh().is_some_and(|agent| agent.reports_pieces);
+    // One that cannot has said why: another rule speaks.
+    let says_why = |agent: &Agent| agent.reports_pieces || agent.cannot.contains_key(&Can::ReportPieces);
+    let has_agent = guest.told.agent.fresh().is_some_and(says_why);
     let is_young = guest.age.is_none_or(|age| age < SETTLED);
     if has_agent || is_young || !reports(guest) || guest.why_withheld().is_some() {
         return None;
@@ -99,11 +101,11 @@ pub(super) fn pieces(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
          Reporting of pieces costs the guest a few hundredths of a CPU, and tears huge pages of the host",
     );
     let finding = finding.fix(
-        "the command line of the guest's kernel (Linux 5.14 or newer): pieces of 64 KiB return, too",
+        "the command line of the guest's kernel (Linux 6.2 or newer): pieces of 64 KiB return, too",
         ["page_reporting.page_reporting_order=4"],
     );
     let finding = finding.fix(
-        "or inside the guest, until it boots again",
+        "or inside the guest, until it boots again (Linux 5.14 or newer)",
         ["echo 4 > /sys/module/page_reporting/parameters/page_reporting_order"],
     );
     Some(finding.fix("or let memtide-agent do it, only while the host needs memory", ["docs/agent.md"]))

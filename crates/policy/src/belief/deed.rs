@@ -10,6 +10,10 @@ use crate::constants::{COMPACT_EVERY, FIRST_PAUSE, FREED_ENOUGH, LONGEST_PAUSE, 
 
 /// Watches the request that a guest's agent works on.
 pub fn watch(guest: &mut Guest<'_>, now: Moment) {
+    if let Some(agent) = guest.seen.told.agent.latest() {
+        let since = guest.before.agent.pieces_since.or(Some(now));
+        guest.next.agent.pieces_since = since.filter(|_| agent.pieces_return);
+    }
     let Some(asked) = guest.before.agent.asked else { return };
     let agent = guest.seen.told.agent.fresh().filter(|agent| agent.ended > asked.ended);
     let is_done = |agent: &Agent| match asked.deed {

@@ -63,7 +63,7 @@ pub struct Guest<'a> {
     pub was_held: Option<Hold>,
     /// If its hold ends with this decision: the guest that lacks memory most (`None` for the host), and how much.
     pub hold_ends: Option<(Option<GuestId>, Bytes)>,
-    /// Stage 1.
+    /// What it needs.
     pub need: Need,
     /// What its search for page cache heard.
     pub heard: Option<Heard>,
@@ -71,7 +71,7 @@ pub struct Guest<'a> {
     pub calm: Bytes,
     /// The size that its shares alone would give it if every guest needed all that it could get.
     pub by_shares: Bytes,
-    /// Stage 2: its fair share. It may grow to this size at once.
+    /// Its fair share. It may grow to this size at once.
     pub entitlement: Bytes,
 }
 

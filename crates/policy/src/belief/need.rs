@@ -1,4 +1,4 @@
-//! Stage 1: the memory that a guest needs, in tiers.
+//! The memory that a guest needs, in tiers.
 //!
 //! **Terms.** `used` is memory that the guest cannot do without: actual less the memory that its kernel calls available. `cache`
 //! is page cache that can be dropped. `headroom` is room for growth before memtide can react.
@@ -158,9 +158,8 @@ pub fn estimate(
     } else if next.stalled.is_some_and(|(_, until)| until <= now) {
         next.stalled = None;
     }
-    next.counters = Some(stats.into());
+    (next.counters, next.used) = (Some(stats.into()), used);
     next.told_since = next.told_since.or(Some(now));
-    next.used = used;
     let most = MOST_GROWTH.of(seen.told.full);
     let present = next.growth.recent.min(most);
     let ahead = next.growth.peak.mul_div(LONGEST_REACTION.as_millis(), reaction.as_millis());
@@ -268,7 +267,16 @@ fn pieces(
     }
     let not_free = entry.actual.saturating_sub(stats.free.unwrap_or_default());
     let backed = entry.touched().saturating_sub(not_free);
-    let pieces = seen.told.agent.fresh().map_or(backed, Agent::free_pieces).min(PIECES.of(seen.told.full));
+    let agent = seen.told.agent.fresh();
+    if agent.is_some_and(|agent| agent.pieces_return) {
+        return Bytes::ZERO;
+    }
+    let pieces = agent.map_or(backed, Agent::free_pieces).min(PIECES.of(seen.told.full));
+    if before.agent.pieces_since.is_some() {
+        // What reporting has returned of them is still in pieces.
+        next.pieces_stay = pieces;
+        return Bytes::ZERO;
+    }
     next.pieces_stay = if gave_pieces(entry, before) { pieces } else { before.pieces_stay.min(pieces) };
     pieces.saturating_sub(next.pieces_stay)
 }

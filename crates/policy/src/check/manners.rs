@@ -1,12 +1,12 @@
 //! What memtide does not do although nobody would be harmed: changes that nobody wants, and asking too often. Another policy may have other manners.
 
-use memtide_model::{Action, Bytes, Deed, Ordered, Polling, Request, Snapshot, Span};
+use memtide_model::{Action, Bytes, Deed, Polling, Request, Span};
 
 use super::known::Known;
 use super::tmpfs::AllTmpfs;
 use super::violation::{ASKS_EVERY, SPLITS_EVERY};
 use super::wanted::Wanted;
-use super::{Bench, Violation};
+use super::{Bench, Violation, is_ordered_trim};
 
 impl Bench<'_> {
     /// What is bad about an action that breaks no promise. What a target takes is judged as it is taken ([`Wanted`]).
@@ -36,24 +36,13 @@ impl Bench<'_> {
     fn judge_freeing(&mut self, index: usize, deed: Deed) -> Option<Violation> {
         let (config, witness, seen) = (self.config, self.witness, self.seen);
         let guest = &self.guests[index];
-        let (bytes, may) = match deed {
-            Deed::Trim(bytes) => (bytes, guest.class.squeeze),
-            _ => (Bytes::ZERO, true),
-        };
+        let bytes = if let Deed::Trim(bytes) = deed { bytes } else { Bytes::ZERO };
         let wanted = self.wanted.get_or_insert_with(|| Wanted::new(config, witness, seen, &self.guests));
         let tmpfs = self.tmpfs.get_or_insert_with(|| AllTmpfs::new(config, witness, seen, &self.guests));
-        let is_wanted = may && (wanted.is_wanted_from(guest, bytes) || tmpfs.is_wanted_from(guest, bytes));
+        let is_wanted = wanted.is_wanted_from(guest, bytes) || tmpfs.is_wanted_from(guest, bytes);
         let is_right = is_wanted || is_ordered_trim(seen, guest, deed);
         (!is_right).then(|| Violation::AsksForNothing { guest: guest.seen.id.clone(), deed })
     }
-}
-
-/// Whether the operator ordered the guest's agent to drop at least this much.
-fn is_ordered_trim(seen: &Snapshot, guest: &Known<'_>, deed: Deed) -> bool {
-    seen.orders.iter().any(|order| match (order.ordered, deed) {
-        (Ordered::Trim(ordered), Deed::Trim(asked)) => order.guest == guest.seen.id && asked <= ordered,
-        _ => false,
-    })
 }
 
 /// Whether a guest's statistics are polled less often than this, or were never polled for memtide.

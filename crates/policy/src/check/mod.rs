@@ -21,7 +21,9 @@ mod violation;
 mod wanted;
 pub mod witness;
 
-use memtide_model::{Action, Bytes, Config, GuestId, Mechanism, Plan, Request, Snapshot, Span, Witness};
+use memtide_model::{
+    Action, Bytes, Config, Deed, GuestId, Mechanism, Ordered, Plan, Request, Snapshot, Span, Witness,
+};
 
 use self::known::{Known, known};
 use self::room::Room;
@@ -136,4 +138,12 @@ impl<'a> Bench<'a> {
 /// Whether a guest must give memory for `target`: it is below its last target, and below its size.
 fn takes(guest: &Known<'_>, target: Bytes) -> bool {
     target < guest.pending && target < guest.whole_pages(guest.keeps)
+}
+
+/// Whether the operator ordered the guest's agent to drop at least this much.
+fn is_ordered_trim(seen: &Snapshot, guest: &Known<'_>, deed: Deed) -> bool {
+    seen.orders.iter().any(|order| match (order.ordered, deed) {
+        (Ordered::Trim(ordered), Deed::Trim(asked)) => order.guest == guest.seen.id && asked <= ordered,
+        _ => false,
+    })
 }

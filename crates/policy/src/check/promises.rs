@@ -9,7 +9,7 @@ use super::room::Room;
 use super::tmpfs::AllTmpfs;
 use super::wanted::{Pledge, Wanted};
 use super::witness::DOUBT;
-use super::{Bench, DOES_NOT_GROW, Violation, gain, holds, takes};
+use super::{Bench, DOES_NOT_GROW, Violation, gain, holds, is_ordered_trim, takes};
 
 /// The shortest interval of statistics that may be asked for, and the longest.
 const SHORTEST_INTERVAL: Span = Span::from_millis(100);
@@ -74,6 +74,10 @@ impl Bench<'_> {
     fn may_change(&mut self, index: usize, request: Request) -> bool {
         let (config, witness, seen) = (self.config, self.witness, self.seen);
         let guest = &self.guests[index];
+        // It is the guest's own setting that comes back.
+        if request.deed() == Some(Deed::ReportPieces(false)) {
+            return true;
+        }
         if guest.must_be_left_alone() {
             return false;
         }
@@ -138,6 +142,9 @@ impl Bench<'_> {
             return Some(Violation::TakesInVain { guest: id(), why });
         }
         match deed {
+            Deed::Trim(bytes) if !guest.class.squeeze && !is_ordered_trim(self.seen, guest, deed) => {
+                Some(Violation::TrimsNeeded { guest: id(), bytes, droppable: Bytes::ZERO })
+            }
             Deed::Trim(bytes) if bytes > agent.droppable() => {
                 Some(Violation::TrimsNeeded { guest: id(), bytes, droppable: agent.droppable() })
             }

@@ -34,9 +34,13 @@ pub fn droppable(guest: &Guest<'_>, now: Moment) -> Option<Bytes> {
 /// Memory that a guest's agent has freed, or is about to, and that the host does not have yet.
 #[must_use]
 pub fn returning(guest: &Guest<'_>, now: Moment) -> Bytes {
-    let asked =
-        guest.before.under_way.iter().filter(|asked| asked.request.deed().is_some() && now < asked.until);
+    let asked = guest.before.under_way.iter().filter(|asked| frees(asked.request) && now < asked.until);
     Bytes::sum(asked.map(|asked| asked.expected.saturating_sub(asked.yielded)))
+}
+
+/// Whether memory becomes free by a request, so that a balloon can take it. What reporting returns comes back without one.
+fn frees(request: Request) -> bool {
+    matches!(request.deed(), Some(Deed::Trim(_) | Deed::Compact))
 }
 
 /// Whether a guest's agent works on a request.
@@ -83,7 +87,14 @@ fn request(
     now: Moment,
 ) -> Option<(Deed, Bytes, Reason)> {
     let agent = guest.seen.told.agent.fresh()?;
-    if !guest.is_free() || is_busy(guest) || guest.next.agent.back_off.lasts(now) {
+    if is_busy(guest) {
+        return None;
+    }
+    // That is owed to a guest that is left alone, too, and no pause delays it.
+    if let Some(ended) = reporting::end(guest, agent, wanted, now) {
+        return Some(ended);
+    }
+    if !guest.is_free() || guest.next.agent.back_off.lasts(now) {
         return None;
     }
     if let Some(trim) = chosen {

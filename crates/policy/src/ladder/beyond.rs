@@ -1,6 +1,6 @@
 //! Memory beyond the fair shares: only for others' memory in use.
 
-use memtide_model::{Bytes, Pays, Way};
+use memtide_model::{Bytes, Pays, Span, Way};
 
 use super::donor::Donor;
 use super::{Offer, Rung, Wants, least_worth};
@@ -30,6 +30,7 @@ impl Rung for BeyondShare {
         (over >= least_worth(scene, guest)).then_some(Offer {
             frees: over,
             least: guest.dead_band(),
+            hurt: Span::ZERO,
             price: READ_AGAIN_US,
             pays: Pays::ForUsed,
         })

@@ -6,7 +6,7 @@
 //!
 //! An agent takes its time: it is asked for all that is wanted, not only for what cannot wait.
 
-use memtide_model::{Bytes, Commitment, Moment, Pays, Taken, Way};
+use memtide_model::{Bytes, Commitment, Pays, Span, Taken, Way};
 
 use super::donor::{Donor, Trim, floor, has};
 use super::{Offer, Rung, Wants, agent, least_worth, probe};
@@ -14,7 +14,7 @@ use crate::belief::activity;
 use crate::belief::guest::Guest;
 use crate::belief::scene::Scene;
 use crate::belief::search;
-use crate::constants::{HURT_PAUSE, LEAST_GRANT, LEAST_STEP, READ_AGAIN_US};
+use crate::constants::{LEAST_GRANT, LEAST_STEP, READ_AGAIN_US};
 
 /// One step of one guest, if no other step is being watched.
 pub struct Step;
@@ -40,10 +40,13 @@ impl Rung for Step {
         let all = search::may_try(&guest.next.search, &guest.need, guest.full, scene.now);
         let able = all.min(has(scene, guest).saturating_sub(share_beside_cache(scene, guest)));
         let step = search::gentle_step(able).max(scene.unmet.min(able)).max(guest.dead_band()).min(able);
+        let is_deaf = guest.next.search.deaf.lasts(scene.now);
         (able >= LEAST_STEP).then_some(Offer {
             frees: step.min(probe::may_give(guest, floor(scene, guest, donor.cache))),
             least: least_step(guest),
-            price: risk(guest, scene.now),
+            // If its scans prove nothing, it cannot be judged by them: it can only be tried.
+            hurt: if is_deaf { Span::ZERO } else { guest.next.search.back_off.span },
+            price: if is_deaf { 0 } else { activity::loses(&guest.next.activity).max(1) },
             pays: Pays::All,
         })
     }
@@ -55,21 +58,6 @@ impl Rung for Step {
     fn take(&self, scene: &Scene, _: &Wants, donor: &mut Donor<'_, '_>, bought: Bytes) {
         squeeze(scene, donor, bought, bought, true);
     }
-}
-
-/// A step that hurt before counts as much as this many processors that wait for it.
-const HURT_WAITS: u64 = 100;
-
-/// The price of a step: nothing if its guest's scans prove nothing, so that it cannot be hurt and only be tried. A guest that was hurt before comes after all
-/// that were not, and the longer its pause was, the later.
-fn risk(guest: &Guest<'_>, now: Moment) -> u64 {
-    let search = &guest.next.search;
-    if search.deaf.lasts(now) {
-        return 0;
-    }
-    let hurts = search.back_off.span.as_millis() / HURT_PAUSE.as_millis();
-    let loses = activity::loses(&guest.next.activity).max(1);
-    loses.saturating_add(READ_AGAIN_US.saturating_mul(HURT_WAITS).saturating_mul(hurts))
 }
 
 /// Page cache that is taken urgently.
@@ -103,6 +91,7 @@ impl Rung for Urgent {
         (most >= least).then_some(Offer {
             frees: most,
             least: worth,
+            hurt: Span::ZERO,
             price: activity::loses(&guest.next.activity),
             pays: match self {
                 Self::Cold => Pays::Urgent,
@@ -156,6 +145,7 @@ impl Rung for Last {
         (most >= least_worth(scene, guest)).then_some(Offer {
             frees: most,
             least: guest.dead_band(),
+            hurt: Span::ZERO,
             price: READ_AGAIN_US,
             pays: Pays::ForUsed,
         })

@@ -1,7 +1,7 @@
 //! Idle memory: the guest that holds most gives first. Elastic, guests that report freed memory are asked for it only in an emergency: it comes back by
 //! itself, and what was freed a moment ago would be taken for nothing.
 
-use memtide_model::{Bytes, Commitment, Pays, Way};
+use memtide_model::{Bytes, Commitment, Pays, Span, Way};
 
 use super::donor::{Donor, floor};
 use super::{Offer, Rung, Wants, agent, least_worth};
@@ -28,6 +28,7 @@ impl Rung for Idle {
         Some(Offer {
             frees: idle,
             least: guest.dead_band(),
+            hurt: Span::ZERO,
             price: 0,
             pays: if comes_back { Pays::Urgent } else { Pays::All },
         })

@@ -32,7 +32,9 @@ pub mod wish;
 
 use std::cmp::Reverse;
 
-use memtide_model::{Bytes, Commitment, Moment, NotBought, Offered, Offers, Pays, Plan, Reason, Spared, Way};
+use memtide_model::{
+    Bytes, Commitment, Moment, NotBought, Offered, Offers, Pays, Plan, Reason, Span, Spared, Way,
+};
 
 use self::donor::Donor;
 pub use self::donor::{Trim, floor};
@@ -83,6 +85,8 @@ struct Offer {
     frees: Bytes,
     /// Less is not worth asking for.
     least: Bytes,
+    /// Those that were hurt are asked last: the length of the pause after it.
+    hurt: Span,
     /// The work that the guest is expected to lose for each MiB, in microseconds. The cheapest offer is bought first; of those that cost the same, the
     /// largest.
     price: u64,
@@ -91,6 +95,7 @@ struct Offer {
 }
 
 /// Wanted memory that is still to be found.
+#[derive(Clone, Copy)]
 struct Wants {
     all: Bytes,
     for_use: Bytes,
@@ -106,6 +111,27 @@ struct Wants {
 }
 
 impl Wants {
+    fn new(scene: &Scene, guests: &[Guest<'_>]) -> Self {
+        Self {
+            all: scene.wanted(),
+            for_use: scene.wanted_for_use(),
+            for_used: scene.wanted_for_used(),
+            urgent: scene.urgent(),
+            pressing: scene.pressing(),
+            over: scene.over(),
+            is_watched: guests.iter().any(|guest| search::is_taken(&guest.next.search)),
+        }
+    }
+
+    /// Why nothing is bought of an offer, if these were the wants at first.
+    fn why_not(&self, pays: Pays) -> NotBought {
+        match () {
+            () if self.all.is_zero() => NotBought::NothingWanted,
+            () if self.of(pays).is_zero() => NotBought::OnlyFor(pays),
+            () => NotBought::Enough,
+        }
+    }
+
     fn of(&self, pays: Pays) -> Bytes {
         match pays {
             Pays::All => self.all,
@@ -183,13 +209,14 @@ pub fn give(scene: &Scene, guests: &[Guest<'_>], already: &[Wish]) -> Given {
 #[must_use]
 pub fn offers(beliefs: &mut Beliefs<'_>, bound: &[Bound], index: usize) -> Offers {
     let (scene, guests) = (&beliefs.scene, &mut beliefs.guests);
-    let already = Bytes::sum(bound.iter().map(|tmpfs| tmpfs.scene.wanted()));
+    let its_own = bound.iter().find(|tmpfs| tmpfs.members.contains(&index));
+    let in_tmpfs = its_own.map_or(Bytes::ZERO, |tmpfs| tmpfs.scene.wanted());
     let given = bound.iter().flat_map(|tmpfs| give_for(tmpfs, guests).wishes);
     let given: Vec<Wish> = given.collect();
     let guest = &guests[index];
     let is_asked = given.iter().any(|wish| wish.index == index);
     let spared = guest.spared(scene.now).or(is_asked.then_some(Spared::GivesAlready));
-    let mut offers = Offers { wanted: scene.wanted().max(already), spared, offers: Vec::new() };
+    let mut offers = Offers { wanted: scene.wanted().max(in_tmpfs), spared, offers: Vec::new() };
     if let Some(mut market) = Market::open(scene, guests, &given) {
         market.watched = Some((index, Vec::new()));
         market.trade(scene);
@@ -197,15 +224,15 @@ pub fn offers(beliefs: &mut Beliefs<'_>, bound: &[Bound], index: usize) -> Offer
         offers.offers = market.watched.map_or_else(Vec::new, |(_, offers)| offers);
     }
     // What is not on offer now would be if all memory was wanted.
+    let first = Wants::new(scene, guests);
     let mut donor = Donor::new(scene, guest, index);
     for rung in FIRST.into_iter().chain(THEN) {
         let Some(offer) = rung.offer(scene, &Wants::ALL, &donor) else { continue };
         rung.take(scene, &Wants::ALL, &mut donor, offer.frees);
         if offers.offers.iter().all(|offered| offered.way != rung.way()) {
-            let why = match offer.pays {
-                _ if scene.wanted().is_zero() => NotBought::NothingWanted,
-                Pays::All => NotBought::Enough,
-                pays => NotBought::OnlyFor(pays),
+            let why = match first.why_not(offer.pays) {
+                NotBought::Enough if awaits(scene, guests) => NotBought::Awaits,
+                why => why,
             };
             offers.offers.push(offer.seen(rung.way(), Bytes::ZERO, Some(why)));
         }
@@ -224,6 +251,11 @@ fn spares(scene: &Scene, guest: &Guest<'_>) -> Option<Spared> {
     }
 }
 
+/// Whether nobody is asked before all guests have reported: otherwise those that report first would give for the rest.
+fn awaits(scene: &Scene, guests: &[Guest<'_>]) -> bool {
+    can_wait(scene) && guests.iter().any(|guest| guest.is_awaited(scene.now))
+}
+
 /// Whether nothing is wanted for use.
 fn can_wait(scene: &Scene) -> bool {
     scene.wanted_for_use().is_zero() && !scene.emergency
@@ -231,6 +263,8 @@ fn can_wait(scene: &Scene) -> bool {
 
 /// Wanted memory, and the guests that can give it.
 struct Market<'g, 'a> {
+    /// What was wanted at first.
+    first: Wants,
     wants: Wants,
     donors: Vec<Donor<'g, 'a>>,
     /// A guest whose offers somebody wants to see.
@@ -240,9 +274,7 @@ struct Market<'g, 'a> {
 impl<'g, 'a> Market<'g, 'a> {
     /// `None` if nothing is wanted.
     fn open(scene: &Scene, guests: &'g [Guest<'a>], already: &[Wish]) -> Option<Self> {
-        let wanted = scene.wanted();
-        // Otherwise the guests that report first would give for the rest.
-        if wanted.is_zero() || (can_wait(scene) && guests.iter().any(|guest| guest.is_awaited(scene.now))) {
+        if scene.wanted().is_zero() || awaits(scene, guests) {
             return None;
         }
         let mut given = vec![None; guests.len()];
@@ -250,15 +282,8 @@ impl<'g, 'a> Market<'g, 'a> {
             given[wish.index] = Some(guests[wish.index].entry.touched().saturating_sub(wish.target));
         }
         let on_its_way = guests.iter().zip(&given).filter(|(guest, _)| guest.is_donor(scene.now));
-        let mut wants = Wants {
-            all: wanted,
-            for_use: scene.wanted_for_use(),
-            for_used: scene.wanted_for_used(),
-            urgent: scene.urgent(),
-            pressing: scene.pressing(),
-            over: scene.over(),
-            is_watched: guests.iter().any(|guest| search::is_taken(&guest.next.search)),
-        };
+        let first = Wants::new(scene, guests);
+        let mut wants = first;
         wants.less(Bytes::sum(
             on_its_way.map(|(guest, given)| under_way(scene, guest).max(given.unwrap_or_default())),
         ));
@@ -271,7 +296,7 @@ impl<'g, 'a> Market<'g, 'a> {
         };
         let indices = (0..guests.len()).filter(gives);
         let donors = indices.map(|index| Donor::new(scene, &guests[index], index)).collect();
-        Some(Self { wants, donors, watched: None })
+        Some(Self { first, wants, donors, watched: None })
     }
 
     /// Buys the cheapest offers, way after way.
@@ -294,18 +319,18 @@ impl<'g, 'a> Market<'g, 'a> {
 
     /// Buys the cheapest offers of a way.
     fn buy(&mut self, rung: &dyn Rung, scene: &Scene) {
-        let Self { wants, donors, watched } = self;
+        let Self { first, wants, donors, watched } = self;
         if wants.all.is_zero() && watched.is_none() {
             return;
         }
         let offers = donors.iter_mut().filter_map(|donor| Some((rung.offer(scene, wants, donor)?, donor)));
         let mut offers: Vec<(Offer, &mut Donor<'_, '_>)> = offers.collect();
-        offers.sort_by_key(|(offer, donor)| (offer.price, Reverse(offer.frees), donor.index));
+        offers.sort_by_key(|(offer, donor)| (offer.hurt, offer.price, Reverse(offer.frees), donor.index));
         let (mut uncounted, mut is_taken) = (Bytes::ZERO, false);
         for (offer, donor) in offers {
             let wanted = wants.of(offer.pays).saturating_sub(uncounted);
             let why = match () {
-                () if wants.all.is_zero() || wanted.is_zero() => Some(NotBought::Enough),
+                () if wants.all.is_zero() || wanted.is_zero() => Some(first.why_not(offer.pays)),
                 () if is_taken => Some(NotBought::OneAtATime),
                 () => None,
             };

@@ -1,4 +1,4 @@
-//! Stage 3: the step towards the fair shares now.
+//! The step towards the fair shares now.
 //!
 //! **Rule.** The rules are tried in this order, and the first that applies decides:
 //! 1. a guest whose hold ends gets its target written from its present size;

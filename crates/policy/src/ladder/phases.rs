@@ -1,4 +1,4 @@
-//! Stage 4: actions that free memory come first, and a grant is backed by memory that is verified as returned.
+//! Actions that free memory come first, and a grant is backed by memory that is verified as returned.
 //!
 //! **Rule.** Actions come in this order: polling of statistics, reclaims that the operator ordered, splits of torn huge pages, requests to agents, shrinks (the largest first), grants (urgent ones first, then the
 //! largest lack). A lowered target frees nothing yet. The grants of a plan must fit into the room that the ledger shows *now*,

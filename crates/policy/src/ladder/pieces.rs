@@ -1,7 +1,7 @@
-//! Elastic, urgently: free memory in small pieces, which free page reporting never returns, of guests that do not grow and may deflate their own
+//! Elastic, urgently: free memory in small pieces, which free page reporting does not return by itself, of guests that do not grow and may deflate their own
 //! balloons. A balloon takes it before any other, so the target is that much lower. Nobody counts on it: others give as if it did not come.
 
-use memtide_model::{Bytes, Commitment, Pays, Way};
+use memtide_model::{Bytes, Commitment, Pays, Span, Way};
 
 use super::donor::{Donor, floor};
 use super::{Offer, Rung, Wants, least_worth};
@@ -32,6 +32,7 @@ impl Rung for Pieces {
         (most >= least_worth(scene, guest)).then_some(Offer {
             frees: most,
             least: most,
+            hurt: Span::ZERO,
             price: 0,
             pays: Pays::Urgent,
         })

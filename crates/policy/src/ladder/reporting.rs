@@ -14,7 +14,15 @@
 use memtide_model::{Agent, Bytes, Deed, Moment, Reason};
 
 use crate::belief::guest::Guest;
-use crate::constants::LEAST_STEP;
+use crate::constants::{COMPACT_EVERY, LEAST_STEP};
+
+/// The end of the reporting of small pieces, once nothing is wanted.
+#[must_use]
+pub fn end(guest: &Guest<'_>, agent: &Agent, wanted: Bytes, now: Moment) -> Option<(Deed, Bytes, Reason)> {
+    let has_lasted = guest.next.agent.pieces_since.is_none_or(|since| now.since(since) >= COMPACT_EVERY);
+    let ends = agent.pieces_return && wanted.is_zero() && has_lasted;
+    ends.then_some((Deed::ReportPieces(false), Bytes::ZERO, Reason::PiecesUnwanted))
+}
 
 /// What an agent is asked for, the bytes that should come of it, and why.
 #[must_use]
@@ -22,14 +30,7 @@ pub fn deed(guest: &Guest<'_>, agent: &Agent, wanted: Bytes, now: Moment) -> Opt
     if guest.next.agent.pieces.lasts(now) {
         return None;
     }
-    if wanted.is_zero() {
-        return agent.pieces_return.then_some((
-            Deed::ReportPieces(false),
-            Bytes::ZERO,
-            Reason::PiecesUnwanted,
-        ));
-    }
-    if !guest.reports_freed() || guest.is_withheld() {
+    if wanted.is_zero() || !guest.reports_freed() || guest.is_withheld() {
         return None;
     }
     let may_return = agent.reports_pieces && !agent.pieces_return;

@@ -1,4 +1,4 @@
-//! Stage 2 for all guests: the pool that they share, each guest's bid for it, and its fair share.
+//! The pool that they share, each guest's bid for it, and its fair share.
 //!
 //! **Strict**: guests share the memory that they may hold. **Elastic**: they share the memory that they have touched, and the room. A
 //! guest that has touched no more than its share keeps all that it holds: taking untouched memory frees nothing.

@@ -1,4 +1,4 @@
-//! Stage 2: one water-fill over the tiers of all guests' needs.
+//! One water-fill over the tiers of all guests' needs.
 //!
 //! **Terms.** The pool is the memory that guests may keep. A bid is one guest's tiers and shares: rising sizes, each of which meets
 //! one more kind of need. The level λ is memory per share.

@@ -314,7 +314,7 @@ fn an_agent_works_for_nobody() {
         assert_eq!(refused(&asked(8192, request, true)), [(0, "AsksForNothing")]);
         assert_eq!(refused(&asked(1970, request, true)), []);
     }
-    assert_eq!(refused(&asked(1970, trim, false)), [(0, "AsksForNothing")], "its class keeps page cache");
+    assert_eq!(refused(&asked(1970, trim, false)), [(0, "TrimsNeeded")], "its class keeps page cache");
     // "b" can want 124 MiB, and a step may be 64 MiB larger.
     assert_eq!(refused(&asked(1970, Request::Agent(Deed::Trim(mib(400))), true)), [(0, "AsksForNothing")]);
     let mut given = asked(8192, trim, false);

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::common::{but, guest, mib, snapshot};
-use memtide_model::{Agent, AgentMemory, Amount, Balloon, Deed, Order, Ordered, Reading, Share};
+use memtide_model::{
+    Agent, AgentMemory, Amount, Balloon, Deed, Hold, Keeps, Moment, Order, Ordered, Reading, Share,
+};
 
 /// A guest of 800 MiB that uses 300 MiB and has 480 MiB of page cache, with an agent that has ended this number of requests, the last of which
 /// freed this much; and one of 600 MiB that uses 590 MiB and stalls. The host has nothing to spare.
@@ -150,6 +152,14 @@ fn reporting_returns_small_pieces_as_long_as_memory_is_wanted() {
     let rich = tick(&config, &later.state, &satisfied(30_000));
     assert_eq!(asked(&rich), [], "not for less than a minute");
     assert_eq!(asked(&tick(&config, &rich.state, &satisfied(70_000))), report(false));
+    // A guest that is left alone gets its own setting back, too, and no pause delays it.
+    let mut held = rich.state;
+    let cached = held.guests.get_mut(&id("cached")).unwrap();
+    cached.hold = Some(Hold { keeps: Keeps::Size, until: None });
+    for pause in [&mut cached.agent.pieces, &mut cached.agent.back_off] {
+        pause.until = Some(Moment::from_millis(600_000));
+    }
+    assert_eq!(asked(&tick(&config, &held, &satisfied(70_000))), report(false));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Free memory in small pieces: a balloon takes it first, free page reporting never returns it.
+//! Free memory in small pieces: a balloon takes it first, free page reporting does not return it by itself.
 
 use memtide_model::{Agent, AgentMemory, Bytes, Config, Decision, GuestSeen, Reading, Reason};
 
@@ -54,6 +54,26 @@ fn an_agent_counts_them() {
     };
     assert_eq!(targets(&beside(&elastic(), &counted(850), 1)), [("idle", 960)]);
     assert_eq!(targets(&beside(&elastic(), &counted(895), 1)), []);
+}
+
+#[test]
+fn what_reporting_has_returned_of_them_is_not_fetched() {
+    // The kernel has them in small pieces, also once they are the host's.
+    let told = |returns| {
+        let memory =
+            AgentMemory { free: mib(900), free_blocks: mib(800), pieces: mib(90), ..AgentMemory::default() };
+        let agent = Agent { memory, reports_pieces: true, pieces_return: returns, ..Agent::default() };
+        but(idle(900, 130), |guest| guest.told.agent = Reading::now(agent))
+    };
+    let seen = |millis, returns| snapshot(millis, 131 + OVERHEAD.whole_mib(), vec![told(returns)]);
+    let mut state = known(&elastic(), &seen(1_000, true));
+    for (millis, returns) in [(60_000, true), (61_000, false), (62_000, false)] {
+        let decision = tick(&elastic(), &state, &seen(millis, returns));
+        assert_eq!(targets(&decision), [], "after {millis} ms");
+        state = decision.state;
+    }
+    let fetched = tick(&elastic(), &known(&elastic(), &seen(1_000, false)), &seen(60_000, false));
+    assert_eq!(targets(&fetched), [("idle", 960)], "what reporting has not returned");
 }
 
 #[test]

@@ -381,9 +381,11 @@ impl<'a> Talk<'a> {
     /// Does what is due.
     async fn look_at_the_clock(&mut self) -> Result<(), Absence> {
         let now = Instant::now();
-        if self.deed.is_some_and(|(.., until)| until <= now) {
-            self.deed = None;
-            self.shared.state().deed_ended(None);
+        if let Some((_, ask, _)) = self.deed.take_if(|(.., until)| *until <= now) {
+            let mut state = self.shared.state();
+            state.deed_ended(None);
+            // It may have been done: then it must be ended, too.
+            state.agent.pieces_return |= ask == Ask::ReportPieces { on: true };
         }
         if self.greeted && now >= self.heard_at + SILENT && !self.pinged {
             self.pinged = true;
