@@ -127,7 +127,9 @@ impl fmt::Display for NotBought {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NothingWanted => "nobody wants memory",
-            Self::Enough | Self::OnlyFor(Pays::All) => "what is cheaper, or under way, is enough",
+            Self::Enough | Self::OnlyFor(Pays::All) => {
+                "cheaper offers, or memory already being returned, are enough"
+            }
             Self::Awaits => "the first statistics of a guest are on their way",
             Self::OneAtATime => "another guest gives this way, and one at a time is enough",
             Self::OnlyFor(Pays::Urgent) => "nothing is urgent",
@@ -148,7 +150,7 @@ impl fmt::Display for Spared {
             Self::Lifted => "somebody else deflated its balloon",
             Self::LacksCache => "it lacks page cache itself",
             Self::Grows => "it grows, and nothing is urgent",
-            Self::GivesAlready => "beyond what it gives for its tmpfs or its NUMA node",
+            Self::GivesAlready => "it already gives memory for its tmpfs or its NUMA node",
         })
     }
 }
@@ -158,8 +160,8 @@ impl fmt::Display for Offered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.way.fmt(f)?;
         match self.price {
-            us @ 0..10 => write!(f, ", at {us} µs of its work a MiB"),
-            us => write!(f, ", at {}.{:02} ms of its work a MiB", us / 1_000, us % 1_000 / 10),
+            us @ 0..10 => write!(f, ", at {us} µs of its work per MiB"),
+            us => write!(f, ", at {}.{:02} ms of its work per MiB", us / 1_000, us % 1_000 / 10),
         }
     }
 }

@@ -95,13 +95,13 @@ pub(super) fn pieces(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
         return None;
     }
     let fact =
-        format!("free page reporting is on, but up to {kept} that it has freed is still with its process");
+        format!("free page reporting is on, but its VMM still holds up to {kept} that the guest has freed");
     let finding = of_guest(guest, "agent.pieces", Severity::Hint, fact).costs(
-        "unless its programs have just freed it, it lies in pieces below 2 MiB, which the kernel does not report: fewer guests fit. \
-         Reporting of pieces costs the guest a few hundredths of a CPU, and tears huge pages of the host",
+        "unless programs have only just freed this memory, it lies in pieces smaller than 2 MiB. The kernel does not report those, so fewer \
+         guests fit. Reporting small pieces costs the guest a few percent of a CPU, and tears huge pages of the host",
     );
     let finding = finding.fix(
-        "the command line of the guest's kernel (Linux 6.2 or newer): pieces of 64 KiB return, too",
+        "add to the guest's kernel command line, so that pieces of 64 KiB and more return (Linux 6.2 or newer)",
         ["page_reporting.page_reporting_order=4"],
     );
     let finding = finding.fix(

@@ -1,7 +1,8 @@
 //! What became of the request that a guest's agent works on.
 //!
-//! **Rule.** It has worked if at least a quarter of what was asked for became free. If not, or if the agent does not answer, a pause follows, twice as
-//! long each time. Requests for free memory in pieces have a pause of their own, also if they worked ([`COMPACT_EVERY`]).
+//! **Rule.** A trim or a compaction has worked if at least a quarter of what was asked for became free; any other request, if the agent reports the
+//! setting that it was asked for. If a request fails, or the agent does not answer, a pause follows that doubles each time. Requests for free memory
+//! in pieces have a pause of their own, which follows even a request that worked ([`COMPACT_EVERY`]).
 
 use memtide_model::{Agent, BackOff, Deed, Moment};
 

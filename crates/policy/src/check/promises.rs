@@ -1,4 +1,4 @@
-//! What no plan may do, also that of another policy: these promises are the operator's and the guests'.
+//! What no plan may do, not even another policy's. These promises are made to the operator and to the guests.
 
 use memtide_model::{
     Action, Bytes, Deed, GuestId, Keeps, KsmMode, Mode, Ordered, Request, Snapshot, Span, Subject,

@@ -30,7 +30,8 @@ pub fn deed(guest: &Guest<'_>, agent: &Agent, wanted: Bytes, now: Moment) -> Opt
     if guest.next.agent.pieces.lasts(now) {
         return None;
     }
-    if wanted.is_zero() || !guest.reports_freed() || guest.is_withheld() {
+    // What a guest lacks itself is no reason to ask it.
+    if wanted.is_zero() || !guest.reports_freed() || guest.is_withheld() || !guest.lacks_cache().is_zero() {
         return None;
     }
     let may_return = agent.reports_pieces && !agent.pieces_return;

@@ -16,8 +16,8 @@ use tmpfs::Bound;
 
 /// A way to divide the memory.
 ///
-/// **Rule.** It depends on its arguments alone. It may give a guest anything from its reservation to its limit, in whole steps of its backend: what it
-/// gives too much is not granted, since [`crate::check()`] knows the promises.
+/// **Rule.** It depends on its arguments alone. It may give a guest anything from its reservation to its limit, in whole steps of its backend: any
+/// excess is not granted, because [`crate::check()`] refuses what breaks a promise.
 pub trait Sharing {
     /// Notes the fair share of each guest ([`Guest::entitlement`]).
     fn entitle(&self, config: &Config, scene: &Scene, guests: &mut [Guest<'_>]);
