@@ -2,13 +2,17 @@
 
 use memtide_model::{Bytes, PageSize};
 
+/// The numbers of free blocks of each order, of each zone.
+pub(crate) fn zones(buddyinfo: &str) -> impl Iterator<Item = impl Iterator<Item = &str>> {
+    let zones = buddyinfo.lines().filter_map(|line| line.split_once("zone"));
+    // The first word is the zone's name.
+    zones.map(|(_, zone)| zone.split_ascii_whitespace().skip(1))
+}
+
 /// Free memory in blocks of at least this size.
 #[must_use]
 pub fn free_in_blocks(buddyinfo: &str, page: PageSize, least: Bytes) -> Bytes {
-    let zones = buddyinfo.lines().filter_map(|line| line.split_once("zone"));
-    Bytes::sum(zones.map(|(_, zone)| {
-        // The first word is the zone's name; then the free blocks of each order follow.
-        let counts = zone.split_ascii_whitespace().skip(1);
+    Bytes::sum(zones(buddyinfo).map(|counts| {
         Bytes::sum(counts.enumerate().map(|(order, count)| {
             let block = u32::try_from(order)
                 .ok()

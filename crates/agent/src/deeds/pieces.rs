@@ -17,13 +17,14 @@ use memtide_model::{Bytes, PageSize};
 use super::drain::drain;
 use super::{Refused, Tools, done};
 use crate::Bounds;
+use crate::blocks::zones;
 use crate::facts::Reported;
 use crate::wire::Done;
 
 /// The parameter, below `/sys`.
 const PARAMETER: &str = "module/page_reporting/parameters/page_reporting_order";
 /// The file that keeps the guest's own value while another one is set.
-pub const KEPT: &str = "page_reporting_order";
+const KEPT: &str = "page_reporting_order";
 /// What is taken and freed so that the kernel begins.
 const KICK: usize = 4 << 20;
 /// The number of orders where the kernel does not list them (`MAX_PAGE_ORDER` + 1 on x86).
@@ -95,12 +96,10 @@ impl Reporting {
         if let (Some(kept), Ok(own), false) = (&self.kept, &self.own, self.is_lowered) {
             fs::write(kept, own.to_string())?;
         }
+        fs::write(&self.parameter, order.to_string())
+            .map_err(|error| Refused::Unsupported(format!("{}: {error}", self.parameter.display())))?;
         self.is_lowered = true;
-        fs::write(&self.parameter, order.to_string()).map_err(|error| {
-            // Nothing was changed: what cannot be written cannot be put back either.
-            let _ = self.put_back();
-            Refused::Unsupported(format!("{}: {error}", self.parameter.display()))
-        })
+        Ok(())
     }
 
     /// Puts the guest's own value back. Returns whether there was another one.
@@ -143,8 +142,7 @@ fn block(page: PageSize, order: u32) -> Bytes {
 fn own_order(root: &Root, parameter: &Path) -> Result<u32, String> {
     let text = fs::read_to_string(parameter).map_err(|error| error.to_string())?;
     let buddyinfo = fs::read_to_string(root.proc("buddyinfo")).unwrap_or_default();
-    let zone = buddyinfo.lines().find_map(|line| line.split_once("zone"));
-    let orders = zone.map_or(ORDERS, |(_, zone)| zone.split_ascii_whitespace().skip(1).count());
+    let orders = zones(&buddyinfo).next().map_or(ORDERS, Iterator::count);
     let is_one = |order: &u32| usize::try_from(*order).is_ok_and(|order| order < orders);
     text.trim().parse().ok().filter(is_one).ok_or_else(|| "free page reporting is off".to_owned())
 }

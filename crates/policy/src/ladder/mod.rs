@@ -251,7 +251,7 @@ fn spares(scene: &Scene, guest: &Guest<'_>) -> Option<Spared> {
     }
 }
 
-/// Whether nobody is asked before all guests have reported: otherwise those that report first would give for the rest.
+/// Whether giving waits for the first statistics of all guests: otherwise those that report first would give for the rest.
 fn awaits(scene: &Scene, guests: &[Guest<'_>]) -> bool {
     can_wait(scene) && guests.iter().any(|guest| guest.is_awaited(scene.now))
 }
