@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use memtide_model::{Bytes, KsmProcess, KsmSeen, KsmSettings, Moment, Pages, Span};
+use memtide_model::{Bytes, KsmProcess, KsmRun, KsmSeen, KsmSettings, Moment, Pages, Span};
 
 use super::looker::{Found, Looker, Order};
 use super::processes::KsmGuest;
@@ -18,6 +18,8 @@ use crate::{HostError, ParseError, Root, Scratch, Source, page_size, pressure};
 
 /// The time between two looks at the processes.
 const LOOKS_EVERY: Span = Span::from_secs(5);
+/// The same while KSM is stopped and memtide does not govern it: nothing moves but what might be merged.
+const LOOKS_AT_REST_EVERY: Span = Span::from_secs(30);
 /// The time between two looks for others who set KSM.
 const SEARCHES_EVERY: Span = Span::from_secs(60);
 /// How long the result of a look counts.
@@ -108,7 +110,9 @@ impl KsmSensor {
         now: Moment,
     ) -> Result<Option<KsmSeen>, HostError> {
         let passes = count(&self.files.full_scans, "full_scans", &mut self.scratch)?;
-        self.found = self.newest((guests, all), passes, now)?;
+        let is_at_rest = !all && self.files.run.parse_line(&mut self.scratch, run)? == KsmRun::Stopped;
+        let every = if is_at_rest { LOOKS_AT_REST_EVERY } else { LOOKS_EVERY };
+        self.found = self.newest((guests, all), passes, every, now)?;
         let Some(found) = self.found.clone() else { return Ok(None) };
         if self.ksmd.is_none() {
             let stat = found.searched.ksmd.map(|pid| self.root.process(pid, "stat"));
@@ -151,6 +155,7 @@ impl KsmSensor {
         &mut self,
         (guests, all): (&[KsmGuest], bool),
         passes: u64,
+        every: Span,
         now: Moment,
     ) -> Result<Option<Arc<Found>>, HostError> {
         let failed = |source| HostError::Read { path: self.root.proc(""), source };
@@ -160,7 +165,7 @@ impl KsmSensor {
         };
         let looker = self.looker.insert(looker);
         let is_due = |at: Option<Moment>, every: Span| at.is_none_or(|at| now.since(at) >= every);
-        if is_due(self.looked_at, LOOKS_EVERY) {
+        if is_due(self.looked_at, every) {
             let searches = is_due(self.searched_at, SEARCHES_EVERY);
             if looker.order(|| Order { guests: guests.to_vec(), all, searches, passes, at: now }) {
                 self.looked_at = Some(now);
