@@ -6,7 +6,7 @@ use memtide_engine::{Counters, LastTick, Published};
 use memtide_model::{
     About, Backend, Bytes, Commitment, Fact, FactSource, Fence, GuestReport, GuestSeen, HostReport, KsmParts,
     KsmProcess, KsmReport, KsmVerdict, Mode, Moment, Names, Offers, Outsiders, Polling, Reading, Span,
-    SwapCounters, TmpfsReport, UnderWay, Verdict, Withheld, name_given,
+    SwapCounters, TmpfsReport, UnderWay, Verdict, Withheld, name_given, printable,
 };
 use serde::{Deserialize, Serialize};
 
@@ -347,8 +347,7 @@ impl GuestStatus {
             },
             last_reason: reason.map(|(_, reason)| reason.to_string()),
             last_change: reason.map(|(at, _)| last.seen.taken_at.since(at)),
-            cannot_share: seen.capabilities.plugs
-                && published.config.class_of(seen.id.name(), seen.user).1.share,
+            cannot_share: seen.capabilities.plugs && published.config.class_of_seen(seen).1.share,
         })
     }
 }
@@ -363,12 +362,16 @@ impl GuestDetail {
         let report = last.report.guests.iter().find(is_it)?;
         let status = GuestStatus::new((published, last), report, &names)?;
         let seen = last.seen.guests.iter().find(|guest| guest.id == status.report.id)?.clone();
-        let (_, class) = published.config.class_of(seen.id.name(), seen.user);
-        let bounds = memtide_model::Bounds::of(class, seen.told.full);
+        let (_, class) = published.config.class_of_seen(&seen);
+        let bounds = memtide_model::Bounds::of(&class, seen.told.full);
         let tmpfs = last.report.host.tmpfs.iter().find(|tmpfs| Some(tmpfs.id) == seen.tmpfs).cloned();
         Some(Self {
             tmpfs,
-            facts: facts(&seen, history),
+            facts: facts(
+                &seen,
+                history,
+                last.state.guests.get(&seen.id).and_then(|guest| guest.polled_before),
+            ),
             changes: history.of(&seen.id),
             under_way: last.state.guests.get(&seen.id).map_or_else(Vec::new, |guest| guest.under_way.clone()),
             reservation: bounds.reservation(),
@@ -399,7 +402,7 @@ pub fn is_called(shown: &str, name: &str) -> bool {
 }
 
 /// What is known of a guest, with what its VMM says of its size.
-fn facts(seen: &GuestSeen, history: &History) -> Vec<Fact> {
+fn facts(seen: &GuestSeen, history: &History, polled_before: Option<Polling>) -> Vec<Fact> {
     let mut facts = history.facts(&seen.id);
     // An instance of UML has no other size than that of its command line.
     if !seen.told.claimed && !seen.capabilities.plugs {
@@ -417,6 +420,16 @@ fn facts(seen: &GuestSeen, history: &History) -> Vec<Fact> {
             facts.push(Fact::new(About::Contradiction, says, FactSource::Vmm));
         }
         facts.push(Fact::new(About::Size, format!("{full}{plugged}"), FactSource::Vmm));
+    }
+    if let Some(terms) = &seen.told.terms {
+        facts.push(Fact::new(About::Terms, printable(&terms.in_words()), FactSource::Libvirt));
+    }
+    if let Some(Fence::Owned(owner)) = seen.told.fence {
+        facts.push(Fact::new(About::Balloon, owner.to_string(), FactSource::Vmm));
+    }
+    if let Some(Polling::Every(every)) = polled_before {
+        let says = format!("polled every {every} before memtide, which gives that back when it stops");
+        facts.push(Fact::new(About::Polling, says, FactSource::Vmm));
     }
     if let Some(why @ Withheld::GivesNothing { .. }) = &seen.withheld {
         facts.retain(|fact| fact.about != About::Gives);

@@ -276,7 +276,8 @@ fn readings(out: &mut Lines, detail: &GuestDetail) {
     }
     if let Some(stats) = seen.told.stats.latest() {
         out.row("guest says", &guest_says(stats));
-        if let Some(missing) = does_not_say(stats) {
+        let is_of_libvirt = seen.backend.to_string() == "QEMU of libvirt";
+        if let Some(missing) = does_not_say(stats, is_of_libvirt) {
             out.row("does not say", &missing);
         }
     }
@@ -298,7 +299,7 @@ fn agent_says(agent: &Agent) -> String {
 }
 
 /// The counters that decisions use and this guest lacks, and the consequence; `None` if no counter is missing.
-fn does_not_say(stats: &GuestStats) -> Option<String> {
+fn does_not_say(stats: &GuestStats, is_of_libvirt: bool) -> Option<String> {
     let wanted = [
         ("available", stats.available.is_some()),
         ("allocation stalls", stats.alloc_stalls.is_some()),
@@ -316,7 +317,11 @@ fn does_not_say(stats: &GuestStats) -> Option<String> {
     } else {
         "OOM kills in it go unnoticed"
     };
-    Some(format!("{} (its VMM or its kernel is too old): {follows}", missing.join(", ")))
+    let why = match is_of_libvirt {
+        true => "libvirt does not carry them: see docs/libvirt.md, \"Stalls\"",
+        false => "its VMM or its kernel is too old",
+    };
+    Some(format!("{} ({why}): {follows}", missing.join(", ")))
 }
 
 fn guest_says(stats: &GuestStats) -> String {
@@ -366,16 +371,17 @@ mod tests {
             oom_kills: count,
             ..GuestStats::default()
         };
-        assert_eq!(does_not_say(&all), None);
+        assert_eq!(does_not_say(&all, false), None);
         let of_linux_6_1 = GuestStats { alloc_stalls: None, async_scans: None, oom_kills: None, ..all };
         assert_eq!(
-            does_not_say(&of_linux_6_1).unwrap(),
+            does_not_say(&of_linux_6_1, false).unwrap(),
             "allocation stalls, page scans, OOM kills (its VMM or its kernel is too old): its page cache is not squeezed, \
              since a shortage would not show"
         );
-        let text = does_not_say(&GuestStats { oom_kills: None, ..all }).unwrap();
+        assert!(does_not_say(&of_linux_6_1, true).unwrap().contains("libvirt does not carry them"));
+        let text = does_not_say(&GuestStats { oom_kills: None, ..all }, false).unwrap();
         assert!(text.starts_with("OOM kills (") && text.ends_with("go unnoticed"), "{text}");
-        let text = does_not_say(&GuestStats::default()).unwrap();
+        let text = does_not_say(&GuestStats::default(), false).unwrap();
         assert!(text.starts_with("available, ") && text.contains("its need is unknown"), "{text}");
     }
 }

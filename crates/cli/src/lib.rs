@@ -11,6 +11,7 @@ mod explain;
 mod hold;
 mod journal;
 mod ksm;
+mod libvirt;
 mod reclaim;
 mod replay;
 mod simulate;
@@ -132,6 +133,8 @@ enum Command {
         #[command(flatten)]
         socket: Socket,
     },
+    /// Guests of libvirt: their own terms.
+    Libvirt(libvirt::Libvirt),
     /// Run a helper of the daemon. The daemon or systemd starts it.
     #[command(hide = true)]
     Helper {
@@ -274,6 +277,7 @@ impl Command {
                 let hold = hold.map(Into::into);
                 reclaim::command(&socket.path()?, &ReclaimRequest { guest, by, to, dry_run, hold })
             }
+            Self::Libvirt(libvirt) => libvirt.execute(),
             Self::Helper { name } => {
                 match name.as_str() {
                     helpers::journal::NAME => helpers::journal::run(),

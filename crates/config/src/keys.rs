@@ -12,7 +12,7 @@ use toml::de::DeTable;
 use crate::mistake::{Mistake, Quoted};
 use crate::settings::{DEFAULT_JOURNAL, LEAST_JOURNAL};
 use crate::table::{Entry, Kind, Table};
-use crate::{DEFAULT_SOCKET, GuestSettings, JournalSettings, Settings, users};
+use crate::{DEFAULT_SOCKET, GuestSettings, JournalSettings, LibvirtSettings, Settings, users};
 
 /// All keys above the first table, and the keys of a class.
 pub fn keys() -> impl Iterator<Item = &'static str> {
@@ -46,6 +46,7 @@ const TOP_KEYS: &[&str] = &[
     "states",
     "class",
     "guest",
+    "libvirt",
 ];
 /// The keys among them that decisions depend on: a scenario of the simulator has them, too.
 const POLICY_KEYS: &[&str] = &[
@@ -88,6 +89,8 @@ const POLICY: Kind =
 const SCENARIO_CLASS: Kind = Kind { keys: CLASS_KEYS, elsewhere: &[(POLICY_KEYS, "below [memtide]")] };
 pub(crate) const CLASS: Kind = Kind { keys: CLASS_KEYS, elsewhere: &[ABOVE_TABLES] };
 const GUEST: Kind = Kind { keys: &["name", "qmp"], elsewhere: &[ABOVE_TABLES, BELOW_A_CLASS] };
+const LIBVIRT: Kind =
+    Kind { keys: &["socket", "monitor_commands"], elsewhere: &[ABOVE_TABLES, BELOW_A_CLASS] };
 const JOURNAL: Kind = Kind { keys: &["dir", "max"], elsewhere: &[ABOVE_TABLES, BELOW_A_CLASS] };
 const KSM: Kind = Kind { keys: &["mode", "cpu", "worth"], elsewhere: &[ABOVE_TABLES, BELOW_A_CLASS] };
 const STATES: Kind = Kind { keys: &["soft", "hard", "low"], elsewhere: &[ABOVE_TABLES, BELOW_A_CLASS] };
@@ -117,6 +120,7 @@ pub(crate) fn settings(file: &DeTable<'_>, accounts: &Accounts) -> Result<Settin
         }
     })?;
     settings.guests = file.read("guest", Vec::new(), guests)?;
+    settings.libvirt = file.read("libvirt", Vec::new(), libvirt)?;
     Ok(settings)
 }
 
@@ -376,6 +380,26 @@ fn socket(key: &Entry<'_>) -> Result<PathBuf, Mistake> {
             "a socket's path has at most {LONGEST_SOCKET_PATH} bytes, but this one has {long}: write a shorter one"
         ))),
     }
+}
+
+/// The daemons of libvirt that the operator names, and what is allowed there.
+fn libvirt(key: &Entry<'_>) -> Result<Vec<LibvirtSettings>, Mistake> {
+    let mut daemons: Vec<LibvirtSettings> = Vec::new();
+    for table in
+        key.tables("[[libvirt]] with two brackets on each side before the keys of each daemon", LIBVIRT)?
+    {
+        let socket = table.read("socket", None, |key| key.path("/run/libvirt/libvirt-sock").map(Some))?;
+        let monitor_commands = table.read("monitor_commands", false, Entry::switch)?;
+        if daemons.iter().any(|daemon| daemon.socket == socket) {
+            let whose = match socket {
+                Some(_) => "two daemons have the same socket",
+                None => "two entries have no socket",
+            };
+            return Err(key.wrong(format!("{whose}: put the keys of both below one [[libvirt]]")));
+        }
+        daemons.push(LibvirtSettings { socket, monitor_commands });
+    }
+    Ok(daemons)
 }
 
 /// The guests with dedicated monitors.

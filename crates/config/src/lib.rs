@@ -25,5 +25,7 @@ mod words;
 pub use error::ConfigError;
 pub use keys::{LONGEST_SOCKET_PATH, keys, policy_keys};
 pub use load::{MistakeAt, read_policy};
-pub use settings::{DEFAULT_PATH, DEFAULT_SOCKET, GuestSettings, JournalSettings, Overrides, Settings};
+pub use settings::{
+    DEFAULT_PATH, DEFAULT_SOCKET, GuestSettings, JournalSettings, LibvirtSettings, Overrides, Settings,
+};
 pub use words::changes;

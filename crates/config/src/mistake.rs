@@ -92,6 +92,7 @@ fn twice(text: &str, at: usize, key: &str) -> String {
     };
     let fix = match header.trim_matches(['[', ']']) {
         "guest" => "write [[guest]] with two brackets on each side before the keys of each guest",
+        "libvirt" => "write [[libvirt]] with two brackets on each side before the keys of each daemon",
         name if name.starts_with("class") => "put the keys of both below one, or use another name",
         _ if header.starts_with('[') => "put the keys of both below one",
         _ => "keep one of the two",

@@ -30,6 +30,8 @@ pub struct Settings {
     pub discover: Vec<String>,
     /// Guests with a monitor for memtide alone.
     pub guests: Vec<GuestSettings>,
+    /// Daemons of libvirt besides those that memtide finds, and what the operator allows there.
+    pub libvirt: Vec<LibvirtSettings>,
 }
 
 /// The options of the command line that override the configuration file, at the start and at each reload.
@@ -87,6 +89,15 @@ pub struct GuestSettings {
     pub qmp: PathBuf,
 }
 
+/// A daemon of libvirt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LibvirtSettings {
+    /// Its socket; `None`: the daemons that memtide finds.
+    pub socket: Option<PathBuf>,
+    /// Whether memtide may ask QEMU through it, which libvirt notes as a taint of its guests.
+    pub monitor_commands: bool,
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -96,6 +107,7 @@ impl Default for Settings {
             confine: true,
             discover: vec!["*".to_owned()],
             guests: Vec::new(),
+            libvirt: Vec::new(),
         }
     }
 }
@@ -110,6 +122,7 @@ impl Settings {
             ("confine", self.confine != new.confine),
             ("discover", self.discover != new.discover),
             ("guest", self.guests != new.guests),
+            ("libvirt", self.libvirt != new.libvirt),
         ];
         differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
     }

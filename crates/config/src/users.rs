@@ -2,7 +2,7 @@
 //!
 //! | word | users |
 //! |---|---|
-//! | `system` | root, users below 1000, the user of this process, members of the group `memtide` |
+//! | `system` | root, users below 1000, the user of this process, members of the group `memtide`, the user of libvirt's guests |
 //! | `@GROUP` | the members of this group |
 //! | `1001`, `100000-165535` | this number, these numbers; nobody needs to have them |
 //! | anything else | the user with this name |
@@ -15,6 +15,9 @@ use memtide_host::Accounts;
 use memtide_model::Users;
 
 use crate::mistake::Quoted;
+
+/// The user whose guests root's libvirt starts on Debian and its descendants: 64055. Only libvirt runs programs as this user.
+const OF_LIBVIRT: &str = "libvirt-qemu";
 
 /// The list of a host without a configuration.
 pub(crate) fn system(accounts: &Accounts) -> Users {
@@ -44,7 +47,7 @@ pub(crate) fn of_word(word: &str, accounts: &Accounts) -> Result<Vec<(u32, u32)>
 fn of_system(accounts: &Accounts) -> Vec<(u32, u32)> {
     // The group is there only if somebody has made it.
     let members = accounts.members_of(Users::GROUP).unwrap_or_default();
-    let all = members.into_iter().chain(accounts.own());
+    let all = members.into_iter().chain(accounts.own()).chain(accounts.number_of(OF_LIBVIRT));
     let people: BTreeSet<u32> = all.filter(|user| *user >= Users::FIRST_PERSON).collect();
     [vec![Users::SYSTEM_RANGE], each(people)].concat()
 }

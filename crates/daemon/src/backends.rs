@@ -3,6 +3,7 @@
 use memtide_config::Settings;
 use memtide_host::Root;
 use memtide_vmm::Backend;
+use memtide_vmm::libvirt::ConfiguredDaemon;
 use memtide_vmm::qemu::{ConfiguredGuest, Qemu};
 use memtide_vmm::uml::Uml;
 
@@ -17,8 +18,17 @@ pub fn of_this_host(settings: &Settings) -> Vec<Box<dyn Backend>> {
     let proc = Root::system().proc("");
     // Beside the API's socket: there memtide may create files.
     let replies = settings.socket.with_file_name("mconsole");
-    vec![
-        Box::new(Qemu::new(&proc, configured).asking(Listener::default())),
-        Box::new(Uml::new(&proc, replies)),
-    ]
+    let qemu = Qemu::new(&proc, configured).asking(Listener::default());
+    let qemu = qemu.with_libvirt(libvirt_daemons(settings));
+    vec![Box::new(qemu), Box::new(Uml::new(&proc, replies))]
+}
+
+/// The daemons of libvirt that the settings name.
+#[must_use]
+pub fn libvirt_daemons(settings: &Settings) -> Vec<ConfiguredDaemon> {
+    let daemons = settings.libvirt.iter().map(|daemon| ConfiguredDaemon {
+        socket: daemon.socket.clone(),
+        monitor_commands: daemon.monitor_commands,
+    });
+    daemons.collect()
 }

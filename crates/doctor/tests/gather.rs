@@ -159,7 +159,7 @@ fn a_guest_of_libvirt_is_never_connected_to() {
     );
     let stand_in = StandIn::start(&path, machine(), Behaviour::Honest).unwrap();
     let facts = look(tree.question());
-    assert_eq!(rules(&facts), ["balloon.free-page-reporting", "libvirt.not-managed"]);
+    assert_eq!(rules(&facts), ["libvirt.out-of-reach", "balloon.free-page-reporting"]);
     assert_eq!((facts.guests[0].informant, stand_in.connections()), (Informant::Nobody, 0));
 }
 
@@ -193,6 +193,7 @@ fn seen(pid: u32) -> GuestSeen {
             polling: Polling::Every(Span::from_secs(1)),
             reset: false,
             fence: None,
+            terms: None,
         },
     }
 }

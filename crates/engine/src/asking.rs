@@ -307,6 +307,7 @@ mod tests {
                 polling: Polling::Off,
                 reset: false,
                 fence: None,
+                terms: None,
             },
         }
     }

@@ -133,8 +133,8 @@ impl<W: World> Engine<W> {
     /// Uses a new configuration from the next tick on.
     pub fn reload(&mut self, config: Config) {
         let ends_managing = self.decider.config.mode == Mode::Manage && config.mode == Mode::Observe;
-        if ends_managing && config.on_exit == OnExit::Release {
-            self.release();
+        if ends_managing {
+            self.give_back(config.on_exit);
         }
         self.recorder.config_changed();
         self.recorder.note("new configuration");
@@ -215,10 +215,10 @@ impl<W: World> Engine<W> {
         }
     }
 
-    /// Ends the engine. With `on_exit = "release"`, in manage mode, it gives every managed guest its limit back.
+    /// Ends the engine. In manage mode, it gives every managed guest its polling back, and with `on_exit = "release"` its limit.
     pub fn finish(mut self) -> W {
-        if self.decider.config.mode == Mode::Manage && self.decider.config.on_exit == OnExit::Release {
-            self.release();
+        if self.decider.config.mode == Mode::Manage {
+            self.give_back(self.decider.config.on_exit);
         }
         if self.world.puts_ksm_back() {
             // The next run then takes settings like these for somebody else's.
@@ -281,23 +281,23 @@ impl<W: World> Engine<W> {
         told.iter().fold(false, |wants, (id, told)| self.asking.heard(id, told, now) || wants)
     }
 
-    /// Gives managed guests of the last tick their limit back if they have less, or if they had a target. Restores the former polling
-    /// interval of their statistics. Skips guests that memtide must leave alone. A guest can have less than its limit because of a
-    /// former run that was killed.
-    fn release(&mut self) {
+    /// Restores the former polling interval of the statistics of managed guests of the last tick. If they are to be released, gives them their limit back if they have
+    /// less, or if they had a target. Skips guests that memtide must leave alone. A guest can have less than its limit because of a former run that was killed.
+    fn give_back(&mut self, on_exit: OnExit) {
         let published = self.board.latest();
         let Some(last) = &published.last else { return };
         let names = last.seen.names();
         for guest in &last.seen.guests {
-            let (_, class) = self.decider.config.class_of(guest.id.name(), guest.user);
+            let (_, class) = self.decider.config.class_of_seen(guest);
             let Some(remembered) = self.decider.state.guests.get(&guest.id) else { continue };
             let is_held = remembered.hold.is_some_and(|hold| hold.keeps != Keeps::Limit);
             if !class.manage || guest.told.fence.is_some() || is_held {
                 continue;
             }
-            let limit = Bounds::of(class, guest.told.full).limit();
-            let target =
-                (guest.actual() < limit || remembered.target.is_some()).then_some(Request::SetTarget(limit));
+            let limit = Bounds::of(&class, guest.told.full).limit();
+            let is_released = on_exit == OnExit::Release;
+            let has_less = guest.actual() < limit || remembered.target.is_some();
+            let target = (is_released && has_less).then_some(Request::SetTarget(limit));
             let polling = match remembered.polled_before {
                 Some(Polling::Off) => Some(Request::PollStats(Span::ZERO)),
                 Some(Polling::Every(span)) => Some(Request::PollStats(span)),
@@ -309,16 +309,19 @@ impl<W: World> Engine<W> {
                 self.asking.changed(&action, last.seen.taken_at);
                 let how = match self.world.apply(&action) {
                     Ok(_) => {
-                        info!(guest = name, %request, "released");
+                        info!(guest = name, %request, "given back");
                         "done".to_owned()
                     }
                     Err(error) => {
-                        warn!(guest = name, %request, why = %error.why, "not released");
+                        warn!(guest = name, %request, why = %error.why, "not given back");
                         format!("failed: {}", error.why)
                     }
                 };
-                self.recorder.note(&format!("{name}: {request}, released: {how}"));
+                self.recorder.note(&format!("{name}: {request}, given back: {how}"));
             }
+        }
+        if on_exit == OnExit::Keep {
+            return;
         }
         // memtide is not responsible for released guests, so a later run begins anew. The operator's orders stay valid, and KSM is put back.
         let held = self.decider.state.guests.iter().filter_map(|(id, guest)| Some((id.clone(), guest.hold?)));

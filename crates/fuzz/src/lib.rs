@@ -1,6 +1,6 @@
 //! The fuzz targets, and the properties that must hold for any input.
 //!
-//! Problem: monitors, consoles, agents, the kernel's files, configurations and journals come from outside. Nothing in them may crash the
+//! Problem: monitors, consoles, libvirt's daemons, agents, the kernel's files, configurations and journals come from outside. Nothing in them may crash the
 //! daemon, cost it unbounded memory or time, or make it report something untrue. And a fuzzer finds only violations of
 //! assertions.
 //!
@@ -14,6 +14,7 @@
 pub mod agent;
 pub mod config;
 pub mod journal;
+pub mod libvirt;
 pub mod mconsole;
 pub mod proc;
 pub mod qmp;

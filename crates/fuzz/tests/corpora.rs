@@ -12,17 +12,25 @@ use rustix::time::{ClockId, clock_gettime};
 /// The name of a fuzz target and of its corpus, and the target's function.
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 6] = [
+const TARGETS: [Target; 7] = [
     ("config", memtide_fuzz::config::run),
     ("journal", memtide_fuzz::journal::run),
     ("proc", memtide_fuzz::proc::run),
     ("qmp", memtide_fuzz::qmp::run),
     ("agent", memtide_fuzz::agent::run),
     ("mconsole", memtide_fuzz::mconsole::run),
+    ("libvirt", memtide_fuzz::libvirt::run),
 ];
 /// For each target, an input as an honest program sends it.
-const HONEST: [&str; 6] =
-    ["documented", "segment", "cmdline-of-libvirt", "qemu-10.0-linux-6.12", "a-whole-report", "booted"];
+const HONEST: [&str; 7] = [
+    "documented",
+    "segment",
+    "cmdline-of-libvirt",
+    "qemu-10.0-linux-6.12",
+    "a-whole-report",
+    "booted",
+    "honest",
+];
 /// How much longer an input may take than an honest one of its size.
 const MOST_TIMES: u32 = 30;
 /// What it may take besides, for what does not depend on the size.
@@ -84,6 +92,11 @@ fn every_agent_of_the_corpus() {
 #[test]
 fn every_console_of_the_corpus() {
     run_corpus(TARGETS[5]);
+}
+
+#[test]
+fn every_daemon_of_the_corpus() {
+    run_corpus(TARGETS[6]);
 }
 
 /// The processor time of this thread.

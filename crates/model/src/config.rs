@@ -1,6 +1,7 @@
 //! The operator's settings, checked and complete. The daemon reads them from TOML. The defaults are those of a host
 //! without a configuration file.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -8,7 +9,9 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{Bytes, KsmConfig, KsmMode, ParseBytesError, SelfDeflationWithin, Share, Span, Users};
+use crate::{
+    Bytes, GuestSeen, KsmConfig, KsmMode, ParseBytesError, SelfDeflationWithin, Share, Span, Terms, Users,
+};
 
 /// Whether memtide may act.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -236,6 +239,18 @@ fn is_no_cache(cache: &Amount) -> bool {
     *cache == no_cache()
 }
 
+impl Class {
+    /// The same class, for a guest with these terms of its own.
+    fn with(&self, terms: &Terms) -> Self {
+        Self {
+            shares: terms.shares.unwrap_or(self.shares),
+            reservation: terms.reservation.unwrap_or(self.reservation),
+            limit: terms.limit.map_or(self.limit, Limit::At),
+            ..self.clone()
+        }
+    }
+}
+
 impl Default for Class {
     fn default() -> Self {
         Self {
@@ -361,6 +376,35 @@ impl Config {
             .find(|(_, class)| class.takes(name, user))
             .or_else(|| self.classes.get_key_value(Self::DEFAULT_CLASS))
             .expect("the class `default` is always there")
+    }
+
+    /// The class of a guest as it was seen: what its own description asks for comes before the configuration. A class that is not configured counts as not
+    /// named.
+    ///
+    /// # Panics
+    /// As [`Config::class_of`].
+    #[must_use]
+    pub fn class_of_seen(&self, guest: &GuestSeen) -> (&Arc<str>, Cow<'_, Class>) {
+        self.class_by_terms(guest.id.name(), guest.user, guest.told.terms.as_ref())
+    }
+
+    /// The class of a guest of `user` with this name and these terms.
+    ///
+    /// # Panics
+    /// As [`Config::class_of`].
+    #[must_use]
+    pub fn class_by_terms(
+        &self,
+        name: &str,
+        user: Option<u32>,
+        terms: Option<&Terms>,
+    ) -> (&Arc<str>, Cow<'_, Class>) {
+        let named = terms.and_then(|terms| self.classes.get_key_value(terms.class.as_deref()?));
+        let (name, class) = named.unwrap_or_else(|| self.class_of(name, user));
+        match terms {
+            Some(terms) => (name, Cow::Owned(class.with(terms))),
+            None => (name, Cow::Borrowed(class)),
+        }
     }
 
     /// Whether the operator lets memtide govern KSM.

@@ -44,6 +44,10 @@ pub enum About {
     Launcher,
     /// Who else sets its balloon.
     Balloon,
+    /// Who polls its statistics besides memtide.
+    Polling,
+    /// What its own description asks for.
+    Terms,
     /// The user whose process it is.
     User,
 }
@@ -60,6 +64,8 @@ pub enum FactSource {
     Default,
     /// The VMM, asked now.
     Vmm,
+    /// libvirt's daemon.
+    Libvirt,
     /// The kernel.
     Kernel,
     /// memtide's configuration.
@@ -94,6 +100,8 @@ impl fmt::Display for About {
             Self::Monitor => "monitor",
             Self::Launcher => "started by",
             Self::Balloon => "its balloon",
+            Self::Polling => "its statistics",
+            Self::Terms => "its terms",
             Self::User => "user",
         })
     }
@@ -106,6 +114,7 @@ impl fmt::Display for FactSource {
             Self::OptionFile => "the file of -readconfig",
             Self::Default => "a default of its VMM",
             Self::Vmm => "its VMM",
+            Self::Libvirt => "libvirt",
             Self::Kernel => "the kernel",
             Self::Configuration => "memtide's configuration",
         })

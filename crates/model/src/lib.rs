@@ -31,6 +31,7 @@ mod host_state;
 mod ksm;
 mod names;
 mod offer;
+mod owner;
 mod plan;
 mod reading;
 mod record;
@@ -41,6 +42,7 @@ mod self_deflation;
 mod snapshot;
 mod state;
 mod stats;
+mod terms;
 mod text;
 mod time;
 mod tmpfs;
@@ -70,6 +72,7 @@ pub use ksm::{
 };
 pub use names::Names;
 pub use offer::{NotBought, Offered, Offers, Pays, Spared, Way};
+pub use owner::Owner;
 pub use plan::{Action, Plan, Reason, Taken, Takes};
 pub use reading::{Absence, Reading};
 pub use record::{Answer, OWN_POLICY, Record, Refusal, Tick};
@@ -83,6 +86,7 @@ pub use state::{
     Surge, Trial, TrialKind,
 };
 pub use stats::GuestStats;
+pub use terms::{TermError, Terms};
 pub use text::{counted, printable, stays_in_line};
 pub use time::{Moment, Span, WallClock};
 pub use tmpfs::{Space, Tmpfs, TmpfsId, TmpfsReport};

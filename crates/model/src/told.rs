@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Absence, Agent, Bytes, GuestStats, Reading, Span};
+use crate::{Absence, Agent, Bytes, GuestStats, Owner, Reading, Span, Terms};
 
 /// A VMM's answers about a guest's memory, with their age.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +33,9 @@ pub struct Told {
     pub reset: bool,
     /// Why memtide must leave the guest alone at the moment.
     pub fence: Option<Fence>,
+    /// What its description asks for, in place of what its class says.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub terms: Option<Terms>,
 }
 
 /// A balloon as the VMM reports it.
@@ -85,6 +88,8 @@ pub enum Fence {
         /// The process of the other memtide.
         pid: u32,
     },
+    /// Somebody else sets its memory.
+    Owned(Owner),
     /// Its VMM answers, but does not tell its size.
     Unproved,
     /// It would be larger than the machine, so nothing that it tells is believed.
@@ -108,6 +113,7 @@ impl fmt::Display for Fence {
             Self::Snapshot => f.write_str("snapshot under way"),
             Self::Another { pid: 0 } => f.write_str("root's memtide manages it"),
             Self::Another { pid } => write!(f, "another memtide (process {pid}) manages it"),
+            Self::Owned(owner) => write!(f, "{owner}"),
             Self::Unproved => f.write_str("its VMM does not tell its size"),
             Self::Oversized { claims } => {
                 write!(f, "claims {claims}, more than this machine has; counts at what it uses")
@@ -153,6 +159,7 @@ impl Told {
             polling: Polling::Unknown,
             reset: false,
             fence: None,
+            terms: None,
         }
     }
 

@@ -114,6 +114,7 @@ fn guest(index: u64, tick: u64, target: Option<Bytes>) -> GuestSeen {
             polling: if tick == 0 { Polling::Off } else { Polling::Every(Span::from_secs(1)) },
             reset: false,
             fence: None,
+            terms: None,
         },
     }
 }

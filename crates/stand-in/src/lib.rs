@@ -4,10 +4,12 @@
 //! They speak the real protocols over real sockets.
 //!
 //! - [`qemu`]: a monitor that speaks QMP, alone or in a process that looks like a QEMU;
+//! - [`libvirt`]: a daemon of libvirt;
 //! - [`uml`]: the management console of an instance of User Mode Linux;
 //! - [`conformance`]: the cases that every backend must pass.
 #![forbid(unsafe_code)]
 
 pub mod conformance;
+pub mod libvirt;
 pub mod qemu;
 pub mod uml;

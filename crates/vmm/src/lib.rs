@@ -6,6 +6,7 @@
 //!
 //! - [`Backend`] and [`Control`]: the border to a kind of VMM and to one guest; [`Fleet`] asks all guests of all backends;
 //! - [`qemu`]: QEMU processes of this host, through their QMP monitors;
+//! - [`libvirt`]: the guests of libvirt, over its daemons;
 //! - [`uml`]: UML instances of this host, through their management consoles.
 #![forbid(unsafe_code)]
 
@@ -16,10 +17,13 @@ mod back_off;
 mod backend;
 mod exit;
 mod fleet;
+pub mod libvirt;
 mod looks;
 mod processes;
 pub mod qemu;
+mod reset;
 mod round;
+mod stats_clock;
 pub mod uml;
 
 pub use actor::WakeReason;

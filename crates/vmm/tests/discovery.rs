@@ -70,9 +70,8 @@ fn people_are_told_what_is_known_and_from_where() {
     for fact in [
         "size: 1.25 GiB (the command line)",
         "RAM: base memory 1.25 GiB, a shared memfd (the command line)",
-        "monitor: none: libvirt owns this guest (the command line)",
+        "monitor: none: libvirt's daemon speaks for this guest (the command line)",
         "started by: libvirt (the command line)",
-        "its balloon: libvirt sets it (the command line)",
     ] {
         assert!(of_libvirt.contains(&fact.to_owned()), "{fact}: {of_libvirt:#?}");
     }
@@ -293,7 +292,7 @@ fn the_launcher_tells_who_sets_the_balloon() {
     );
     let found = scan(&qemu(7, LIBVIRT)).remove(0);
     assert_eq!(found.launcher, Launcher::Libvirt);
-    assert_eq!((found.launcher.sets_balloon(), found.launcher.keeps_monitor()), (SetsBalloon::Yes, true));
+    assert_eq!((found.launcher.sets_balloon(), found.launcher.keeps_monitor()), (SetsBalloon::No, true));
 }
 
 #[test]

@@ -222,7 +222,7 @@ fn a_guest_of_libvirt_is_seen_and_left_alone() {
     // Even if the configuration names its monitor.
     let mut fleet = host.fleet(&[("lv", path)]);
     let seen = observe(&mut fleet, PLENTY);
-    assert_eq!((seen[0].found.capabilities.can_be_set, seen[0].told.full), (false, Bytes::from_mib(256)));
+    assert_eq!((seen[0].found.capabilities.can_be_set, seen[0].told.full), (true, Bytes::from_mib(256)));
     assert_eq!(seen[0].found.vmm.to_string(), "QEMU of libvirt");
     assert_eq!(seen[0].told.balloon, Reading::absent(Absence::OwnedBy("libvirt".to_owned())));
     let target = Request::SetTarget(Bytes::from_mib(128));

@@ -51,12 +51,14 @@ impl Doctor {
             is_named: self.config.is_some(),
             path: self.config.unwrap_or_else(|| DEFAULT_PATH.into()),
         };
+        let libvirt = memtide_daemon::backends::libvirt_daemons(&settings);
         let socket = self.socket.unwrap_or(settings.socket);
         let configured = settings.guests.into_iter();
         let question = Question {
             root: self.root.map_or_else(Root::system, Root::at),
             config: settings.config,
             discover: settings.discover,
+            libvirt,
             configured: configured
                 .map(|guest| ConfiguredGuest { name: guest.name, qmp: guest.qmp })
                 .collect(),

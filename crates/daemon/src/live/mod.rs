@@ -236,9 +236,10 @@ impl LiveWorld {
     /// Fences the guests that another memtide manages, and gives up those that are not to be managed here.
     fn lock_guests(&mut self, seen: &mut [Seen], now: Moment) {
         let is_ours = |guest: &Seen| {
-            self.config.mode == Mode::Manage
-                && guest.found.capabilities.can_be_set
-                && self.config.class_of(guest.found.id.name(), guest.found.process.user).1.manage
+            self.config.mode == Mode::Manage && guest.found.capabilities.can_be_set && {
+                let (found, terms) = (&guest.found, guest.told.terms.as_ref());
+                self.config.class_by_terms(found.id.name(), found.process.user, terms).1.manage
+            }
         };
         self.locks.keep_only(|id| {
             // They come ordered by identity.

@@ -7,12 +7,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use memtide_host::{Locked, Mapping, Mappings, ProcFs, Root};
-use memtide_model::{Absence, Bytes, Config, GuestId, Outsider, Span, Told, Withheld, name_matches};
-use memtide_vmm::Wish;
+use memtide_model::{
+    Absence, Bytes, Config, Fence, GuestId, Outsider, Owner, Span, Told, Withheld, name_matches,
+};
+use memtide_vmm::libvirt::Daemons;
 use memtide_vmm::qemu::{
     Command, CommandLine, ConfiguredGuest, Discovery, Equipment, LEAST_GROWTH, Monitor, MonitorConfig, Peer,
     ProcessFacts, QemuProcess, Qmp, Use, is_held, listener_of, ram_blocks,
 };
+use memtide_vmm::{Control, Wish};
 use serde::Deserialize;
 use tokio::task::JoinSet;
 
@@ -123,6 +126,16 @@ pub struct ProcessStatus {
 }
 
 impl GuestFacts {
+    /// Whether memtide can take nothing from it because libvirt is in the way: its daemon is not reached, does not know it, or only lets memtide read.
+    #[must_use]
+    pub fn is_beyond_libvirt(&self) -> bool {
+        let is_shut = matches!(
+            self.told.balloon.why_not(),
+            Some(Absence::OwnedBy(_) | Absence::Forbidden | Absence::Disconnected | Absence::NotYet)
+        );
+        self.is_of_libvirt() && (is_shut || self.told.fence == Some(Fence::Owned(Owner::LibvirtLetsRead)))
+    }
+
     /// Whether libvirt started it.
     #[must_use]
     pub fn is_of_libvirt(&self) -> bool {
@@ -232,15 +245,22 @@ pub(super) fn is_outside(config: &Config, daemon: &Daemon, pid: u32, user: Optio
     !is_known && user.is_some() && !config.users.have(user)
 }
 
+/// The guests to gather facts of.
+pub(super) struct Chosen<'a> {
+    /// The patterns of their names.
+    pub(super) discover: &'a [String],
+    /// The processes that were found.
+    pub(super) processes: Vec<(QemuProcess, Option<ConfiguredGuest>)>,
+    /// The daemons that speak for libvirt's among them.
+    pub(super) libvirt: Daemons,
+}
+
+/// A guest and the way to ask it that libvirt offers.
+type ToAsk = (GuestId, GuestFacts, Option<Box<dyn Control>>);
+
 /// Gathers the facts of the guests that were found, as far as they can be read by the moment `by`.
-pub(super) async fn look(
-    root: &Root,
-    config: &Config,
-    discover: &[String],
-    daemon: &Daemon,
-    found: Vec<(QemuProcess, Option<ConfiguredGuest>)>,
-    by: Instant,
-) -> Seen {
+pub(super) async fn look(root: &Root, config: &Config, daemon: &Daemon, of: Chosen<'_>, by: Instant) -> Seen {
+    let Chosen { discover, processes: found, mut libvirt } = of;
     let before = found.len();
     let (outside, ours): (Vec<_>, Vec<_>) = found
         .into_iter()
@@ -282,11 +302,12 @@ pub(super) async fn look(
             }
         }
         tell_from(daemon, &mut guest);
+        let way = (guest.is_of_libvirt() && *root == Root::system()).then(|| libvirt.control(&process));
         let may_ask = guest.informant == Informant::Nobody && configured.is_none() && !guest.is_of_libvirt();
         if may_ask && is_held {
             guest.told = Told::claimed(guest.full, Absence::ControlTaken);
         }
-        guests.push((process.id, guest));
+        guests.push((process.id, guest, way));
     }
     let mut guests = ask_monitors(root, guests).await;
     guests.sort_by(|a, b| (&a.name, a.pid).cmp(&(&b.name, b.pid)));
@@ -483,12 +504,15 @@ fn tell_from(daemon: &Daemon, guest: &mut GuestFacts) {
 }
 
 /// Queries the monitors of guests that the daemon does not know.
-async fn ask_monitors(root: &Root, guests: Vec<(GuestId, GuestFacts)>) -> Vec<GuestFacts> {
+async fn ask_monitors(root: &Root, guests: Vec<ToAsk>) -> Vec<GuestFacts> {
     // Only process numbers of the running system belong to processes that can listen.
     let live = *root == Root::system();
     let mut done = Vec::with_capacity(guests.len());
     let mut asked = JoinSet::new();
-    for (id, mut guest) in guests {
+    for (id, mut guest, way) in guests {
+        if let Some(way) = way.filter(|_| guest.informant == Informant::Nobody) {
+            ask_libvirt(way, &mut guest).await;
+        }
         // A connection to a monitor that another client holds would stay in its queue.
         let is_told =
             guest.informant == Informant::Daemon || guest.told.balloon.why_not() != Some(&Absence::NotYet);
@@ -508,6 +532,15 @@ async fn ask_monitors(root: &Root, guests: Vec<(GuestId, GuestFacts)>) -> Vec<Gu
         done.extend(guest.ok());
     }
     done
+}
+
+/// Asks a guest over libvirt's daemon.
+async fn ask_libvirt(mut way: Box<dyn Control>, guest: &mut GuestFacts) {
+    guest.told = way.observe(Wish::default(), DEADLINE).await;
+    guest.full = guest.told.full;
+    if has_told(&guest.told) {
+        guest.informant = Informant::Monitor;
+    }
 }
 
 async fn ask(id: GuestId, guest: &mut GuestFacts, live: bool) {

@@ -22,6 +22,7 @@ use std::time::Instant;
 
 use memtide_host::{Accounts, Root};
 use memtide_model::{Bytes, Config, GuestSeen, Mode, Outsider, Outsiders};
+use memtide_vmm::libvirt::{ConfiguredDaemon, Daemons};
 use memtide_vmm::qemu::ConfiguredGuest;
 
 use crate::quote::shell;
@@ -44,6 +45,8 @@ pub struct Question {
     pub discover: Vec<String>,
     /// Guests with a monitor for memtide alone.
     pub configured: Vec<ConfiguredGuest>,
+    /// Daemons of libvirt besides those that memtide finds.
+    pub libvirt: Vec<ConfiguredDaemon>,
     /// The directory of the journal.
     pub journal: PathBuf,
     /// The most that the journal may take.
@@ -213,6 +216,7 @@ pub async fn gather(question: Question) -> Facts {
         config,
         discover,
         configured,
+        libvirt,
         journal,
         journal_max,
         daemon,
@@ -232,7 +236,8 @@ pub async fn gather(question: Question) -> Facts {
     let guest::Found { processes, failed, unmatched } = searched.guests;
     let pids = guest::pids(&processes);
     let others = others::beside(&pids, others::parents(&root, &pids), searched.others);
-    let mut seen = guest::look(&root, &config, &discover, &daemon, processes, by).await;
+    let found = guest::Chosen { discover: &discover, processes, libvirt: Daemons::new(libvirt) };
+    let mut seen = guest::look(&root, &config, &daemon, found, by).await;
     seen.guests.iter_mut().for_each(|guest| claims::bound(guest, memory));
     searched.slow.extend(seen.slow);
     searched.outside.extend(seen.outside);

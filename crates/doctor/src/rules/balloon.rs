@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use memtide_model::{Absence, Balloon, Fence, Mode, Polling, Reading, Span};
+use memtide_model::{Absence, Balloon, Fence, Mode, Owner, Polling, Reading, Span};
 use memtide_vmm::qemu::{Launcher, SetsBalloon};
 
 use super::{of_guest, sight};
-use crate::advice::{self, Change};
+use crate::advice::{self, Change, domain};
 use crate::facts::{Daemon, Facts, GuestFacts};
 use crate::finding::{Finding, Fix, Severity};
-use crate::quote::string;
+use crate::quote::{shell, string};
 
 /// Younger guests may still be booting.
 const BOOTS: Span = Span::from_secs(120);
@@ -21,15 +21,18 @@ const QEMU_REPORTING: (u32, u32) = (5, 1);
 const QEMU_COUNTERS: (u32, u32) = (9, 2);
 
 /// The cost of a guest that cannot be queried.
-const ONLY_COUNTED: &str = "memtide can only count it, at its worst case";
+pub(super) const ONLY_COUNTED: &str = "memtide can only count it, at its worst case";
 
 /// The monitor cannot be used.
 pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let why = guest.told.balloon.why_not().filter(|_| guest.managed && !sight::is_out_of_reach(guest))?;
     let path = guest.monitors.first().map(|path| path.display().to_string()).unwrap_or_default();
     let finding = |rule, severity, fact: &str| of_guest(guest, rule, severity, fact);
+    if guest.is_of_libvirt() {
+        return of_libvirt(guest, why);
+    }
     Some(match why {
-        Absence::OwnedBy(_) if !guest.is_of_libvirt() => {
+        Absence::OwnedBy(_) => {
             let fact = format!("{} keeps its monitor for itself", guest.launch.by.name());
             own_socket(facts, guest, finding("monitor.taken", Severity::Problem, &fact).costs(ONLY_COUNTED))
         }
@@ -84,7 +87,46 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
         Absence::NotYet | Absence::NoBalloon | Absence::NoDriver | Absence::NotPolled | Absence::Silent => {
             return None;
         }
-        Absence::OwnedBy(_) | Absence::Gone | Absence::Forbidden => return None,
+        Absence::Gone | Absence::Forbidden => return None,
+    })
+}
+
+/// libvirt's daemon answers, but not for this guest.
+fn of_libvirt(guest: &GuestFacts, why: &Absence) -> Option<Finding> {
+    let is_stuck =
+        matches!(why, Absence::Timeout | Absence::Overran | Absence::Malformed | Absence::Refused(_));
+    if !is_stuck {
+        return None;
+    }
+    let fact = format!("libvirt does not answer for it: {why}");
+    Some(of_guest(guest, "libvirt.silent", Severity::Problem, fact).costs(ONLY_COUNTED).fix(
+        "a shell: see whether libvirt itself gets an answer, and what QEMU waits for",
+        [format!("virsh dommemstat {}", domain(guest)), format!("cat /proc/{}/stack", guest.pid)],
+    ))
+}
+
+/// Somebody else sets its balloon.
+pub(super) fn owned(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    let owner = match guest.told.fence {
+        Some(Fence::Owned(owner)) if owner != Owner::LibvirtLetsRead => owner,
+        _ => return None,
+    };
+    let spare = guest.told.stats.latest().and_then(|stats| stats.available);
+    let gain = spare.map_or_else(String::new, |spare| format!("; up to {spare} of it is not in use now"));
+    let finding = of_guest(guest, "balloon.owned", Severity::Warning, owner.to_string()).costs(format!(
+        "memtide leaves it alone, and counts it at its full {}: two programs that set one balloon work against each other{gain}",
+        guest.full
+    ));
+    Some(match owner {
+        Owner::Pvestatd => finding.fix(
+            "a shell: hand it over to memtide, at once and without a restart",
+            [format!("qm set {} --shares 0", shell(&guest.launch.name))],
+        ),
+        Owner::Ovirt => finding.fix(
+            "oVirt's Administration Portal: hand all guests of the cluster over to memtide",
+            ["Clusters, Edit, Optimization: Enable Memory Balloon Optimization: off"],
+        ),
+        Owner::LibvirtLetsRead => finding,
     })
 }
 
@@ -280,8 +322,8 @@ pub(super) fn deflate_on_oom(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     if !guest.managed || guest.why_withheld().is_some() {
         return None;
     }
-    // In this version, nobody inflates the balloons of libvirt guests.
-    let severity = if guest.is_of_libvirt() { Severity::Hint } else { Severity::Warning };
+    // Nobody inflates a balloon that memtide does not reach.
+    let severity = if guest.is_beyond_libvirt() { Severity::Hint } else { Severity::Warning };
     let finding = of_guest(guest, "balloon.deflate-on-oom", severity, "deflate-on-oom is off").costs(
         "a guest that grows faster than memtide grants kills its own processes instead of taking memory back from its \
          balloon; in return a strict commitment needs no room for its self-deflation",
@@ -390,7 +432,7 @@ pub(super) fn statistics(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
 }
 
 /// The driver offers few counters.
-pub(super) fn counters(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+pub(super) fn counters(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let stats = guest.told.stats.latest()?;
     if !guest.managed {
         return None;
@@ -405,6 +447,9 @@ pub(super) fn counters(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     if stats.alloc_stalls.is_some() && stats.async_scans.is_some() {
         return None;
     }
+    if guest.is_of_libvirt() {
+        return Some(uncounted_by_libvirt(facts, guest));
+    }
     let finding = of_guest(guest, "driver.no-stalls", Severity::Hint, "its driver does not report allocation stalls, scans and OOM kills")
         .costs("memtide cannot see it squeal, so its page cache is never squeezed; only major faults and swapping show that it lacks memory");
     Some(match guest.qemu {
@@ -416,4 +461,18 @@ pub(super) fn counters(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
         ),
         _ => finding.fix("inside the guest", ["Linux 6.12 or newer (with QEMU 9.2 or newer on the host)"]),
     })
+}
+
+/// libvirt's statistics have no tags for the counters of stalls.
+fn uncounted_by_libvirt(facts: &Facts, guest: &GuestFacts) -> Finding {
+    of_guest(guest, "libvirt.no-stalls", Severity::Hint, "libvirt does not carry allocation stalls, scans and OOM kills")
+        .costs("memtide cannot see it squeal, so its page cache is never squeezed; only major faults and swapping show that it lacks memory")
+        .fix(
+            format!(
+                "{}: ask QEMU over libvirt (libvirt then notes custom-monitor as a taint of its guests; Linux 6.12 or newer in the guest)",
+                facts.configuration.path.display()
+            ),
+            ["[[libvirt]]", "monitor_commands = true"],
+        )
+        .with(advice::fix(guest, Change::AgentPort))
 }

@@ -53,6 +53,7 @@ const OF_HOST: &[fn(&Facts) -> Option<Finding>] = &[
 /// Rules about one guest.
 const OF_GUEST: &[fn(&Facts, &GuestFacts) -> Option<Finding>] = &[
     balloon::monitor,
+    balloon::owned,
     balloon::relative_path,
     balloon::device,
     balloon::driver,
@@ -102,12 +103,12 @@ pub fn diagnose(facts: &Facts) -> Vec<Finding> {
 fn gives_nothing(facts: &Facts, guest: &GuestFacts) -> bool {
     let is_problem = |finding: Finding| finding.severity == Severity::Problem;
     let has_problem = || OF_GUEST.iter().any(|rule| rule(facts, guest).is_some_and(is_problem));
-    guest.is_of_libvirt() || !guest.managed || has_problem()
+    guest.is_beyond_libvirt() || !guest.managed || has_problem()
 }
 
 /// A finding about this guest; at most a warning if memtide does not manage the guest.
 fn of_guest(guest: &GuestFacts, rule: &'static str, severity: Severity, fact: impl Into<String>) -> Finding {
-    let not_ours = guest.is_of_libvirt() || !guest.managed;
+    let not_ours = guest.is_beyond_libvirt() || !guest.managed;
     let severity = if not_ours { severity.min(Severity::Warning) } else { severity };
     let subject = Subject::Guest { name: guest.name.clone(), pid: Some(guest.pid) };
     Finding { subject, ..Finding::of_host(rule, severity, fact) }

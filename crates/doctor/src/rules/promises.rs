@@ -1,10 +1,11 @@
 //! The memory promised to guests, compared with the host's memory.
 
-use memtide_model::{Budget, Bytes, Commitment, largest_guest};
+use memtide_model::{Absence, Budget, Bytes, Commitment, Fence, Owner, largest_guest};
 use memtide_vmm::qemu::Accel;
 
+use super::balloon::ONLY_COUNTED;
 use super::{gives_nothing, of_guest};
-use crate::advice::{self, Change, domain};
+use crate::advice::{self, Change};
 use crate::facts::{Facts, GuestFacts};
 use crate::finding::{Finding, Severity};
 
@@ -133,30 +134,32 @@ fn deflate_themselves(facts: &Facts) -> Vec<Bytes> {
     sizes
 }
 
-/// memtide does not manage libvirt guests.
+/// libvirt is in the way to its guests.
 pub(super) fn libvirt(facts: &Facts) -> Option<Finding> {
-    let guests: Vec<&GuestFacts> = facts.guests.iter().filter(|guest| guest.is_of_libvirt()).collect();
-    if guests.is_empty() {
-        return None;
-    }
-    let fact = match guests.as_slice() {
-        [guest] => format!("libvirt owns the guest {}", guest.name),
-        all => format!("libvirt owns {} guests", all.len()),
+    let guests: Vec<&GuestFacts> = facts.guests.iter().filter(|guest| guest.is_beyond_libvirt()).collect();
+    let first = guests.first()?;
+    let whose = match guests.as_slice() {
+        [guest] => format!("the guest {}", guest.name),
+        all => format!("{} guests", all.len()),
     };
-    let cost = match guests.len() {
-        1 => {
-            "this version sees and counts it, but never connects to its monitor: it takes nothing from it, and cannot see whether its \
-             statistics are polled"
-        }
-        _ => {
-            "this version sees and counts them, but never connects to their monitors: it takes nothing from them, and cannot see whether \
-             their statistics are polled"
-        }
+    let only_reads = first.told.fence == Some(Fence::Owned(Owner::LibvirtLetsRead));
+    let is_denied = only_reads || first.told.balloon.why_not() == Some(&Absence::Forbidden);
+    let fact = match (is_denied, only_reads) {
+        (_, true) => format!("libvirt lets memtide only read about {whose}"),
+        (true, _) => format!("libvirt's daemon refuses memtide, and owns {whose}"),
+        _ => format!("libvirt owns {whose}, and no daemon of it that memtide finds knows of that"),
     };
-    let finding = Finding::of_host("libvirt.not-managed", Severity::Hint, fact).costs(cost);
-    let lines =
-        guests.iter().map(|guest| format!("virsh dommemstat --period 1 {} --live --config", domain(guest)));
-    Some(finding.fix("a shell: let libvirt poll the statistics", lines))
+    let finding = Finding::of_host("libvirt.out-of-reach", Severity::Warning, fact).costs(ONLY_COUNTED);
+    Some(match is_denied {
+        true => finding.fix(
+            "a shell: let memtide in (it must run as root, or in libvirt's group)",
+            [facts.as_root("run --manage")],
+        ),
+        false => finding.fix(
+            format!("{}, with the socket of that daemon", facts.configuration.path.display()),
+            ["[[libvirt]]".to_owned(), "socket = \"/PATH/libvirt-sock\"".to_owned()],
+        ),
+    })
 }
 
 /// The guest claims more memory than counts.

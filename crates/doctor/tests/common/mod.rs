@@ -89,6 +89,7 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
             polling: Polling::Every(Span::from_secs(1)),
             reset: false,
             fence: None,
+            terms: None,
         },
         qemu: None,
     }
@@ -257,6 +258,7 @@ impl Tree {
             config: Config::default(),
             discover: vec!["*".to_owned()],
             configured: Vec::new(),
+            libvirt: Vec::new(),
             journal: PathBuf::from("/var/lib/memtide/journal"),
             journal_max: Bytes::ZERO,
             daemon: Daemon::None { socket: "/run/memtide/memtide.sock".into() },

@@ -162,14 +162,18 @@ fn guests_of_libvirt_get_libvirts_lines_and_have_no_problems() {
     });
     assert_eq!(
         kinds(&findings),
-        [("balloon.none", WARNING), ("balloon.free-page-reporting", WARNING), ("libvirt.not-managed", HINT)]
+        [
+            ("libvirt.out-of-reach", WARNING),
+            ("balloon.none", WARNING),
+            ("balloon.free-page-reporting", WARNING)
+        ]
     );
     let all: String = findings.iter().map(text).collect();
     assert!(all.contains("virsh edit 'a b'"), "{all}");
     assert!(all.contains(
         "<memballoon model='virtio' autodeflate='on' freePageReporting='on'><stats period='1'/></memballoon>"
     ));
-    assert!(all.contains("virsh dommemstat --period 1 'a b' --live --config"), "{all}");
+    assert!(all.contains("socket = \"/PATH/libvirt-sock\""), "{all}");
     assert!(!all.contains("-qmp") && !all.contains("-device"), "{all}");
 }
 
@@ -196,7 +200,7 @@ fn one_guest_is_no_plural() {
         first(facts).launch.by = Launcher::Libvirt;
         absent(facts, Absence::OwnedBy("libvirt".to_owned()));
     });
-    assert!(text(&libvirts[0]).contains("never connects to its monitor"), "{libvirts:#?}");
+    assert!(text(&libvirts[0]).contains("libvirt owns the guest web1, and no daemon"), "{libvirts:#?}");
     let room = alone(|facts| {
         facts.instances = vec![instance("lab1", 201)];
         let tmpfs = facts.instances[0].file.as_mut().unwrap().tmpfs.as_mut().unwrap();

@@ -5,7 +5,7 @@ use std::fs;
 use memtide_engine::journal::{LateWriter, Reader, Writer};
 use memtide_engine::{Engine, Killed, Replay, Wake};
 use memtide_model::{
-    Answer, Bytes, Class, Config, Fence, Limit, Mode, Reason, Record, Refusal, Request, Span,
+    Answer, Bytes, Class, Config, Fence, Limit, Mode, OnExit, Reason, Record, Refusal, Request, Span,
 };
 
 use crate::toy::{
@@ -223,6 +223,17 @@ fn the_loop_ends_when_told_and_releases_what_was_changed() {
             ("small", Request::PollStats(Span::ZERO), Reason::Release),
         ]
     );
+}
+
+#[test]
+fn the_polling_is_given_back_also_by_who_keeps_sizes() {
+    let mut toy = Toy::with(&["a"]);
+    toy.wakes.push_back((Span::from_millis(250), Wake::Stop));
+    let config = Config { on_exit: OnExit::Keep, ..release() };
+    let toy = Engine::new(toy, config).with_policy(polled_halves()).run();
+    let last = toy.asked.last().unwrap();
+    assert_eq!((last.request, last.reason), (Request::PollStats(Span::ZERO), Reason::Release));
+    assert!(!toy.asked.iter().any(|action| action.request == Request::SetTarget(FULL)), "{:?}", toy.asked);
 }
 
 #[test]

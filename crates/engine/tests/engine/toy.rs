@@ -109,6 +109,7 @@ impl Toy {
                 polling: Polling::Every(Span::from_secs(1)),
                 reset: false,
                 fence: guest.fence,
+                terms: None,
             },
         }
     }

@@ -1,5 +1,6 @@
 //! A guest within a decision: its snapshot, its remembered state, and the results of the stages.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use memtide_model::{
@@ -44,7 +45,7 @@ pub struct Guest<'a> {
     /// The name of its class.
     pub class_name: &'a Arc<str>,
     /// Its class.
-    pub class: &'a Class,
+    pub class: Cow<'a, Class>,
     /// The smallest and the largest size that it may get.
     pub bounds: Bounds,
     /// Its side of the ledger.
@@ -86,7 +87,7 @@ impl<'a> Guest<'a> {
         blank: &'a GuestState,
         now: Moment,
     ) -> Self {
-        let (class_name, class) = config.class_of(seen.id.name(), seen.user);
+        let (class_name, class) = config.class_of_seen(seen);
         let first_seen = before.map_or(now, |before| before.first_seen);
         let before = before.unwrap_or(blank);
         let gain = gain::judge(before, seen, now);
@@ -98,7 +99,7 @@ impl<'a> Guest<'a> {
         }
         let hold = Hold::in_force(before.hold, orders.iter().filter(|order| order.guest == seen.id), now);
         let withheld = seen.withheld.clone().or(in_vain);
-        let bounds = bounds(class, seen, withheld.is_some(), hold);
+        let bounds = bounds(&class, seen, withheld.is_some(), hold);
         // A held guest that has arrived follows no target any more.
         let is_held = hold.is_some_and(|hold| hold.keeps == Keeps::Size);
         let mut next = Box::new(before.clone());
@@ -111,6 +112,8 @@ impl<'a> Guest<'a> {
         if seen.told.reset {
             (next.reset_at, next.told_since) = (Some(now), None);
         }
+        let stays = hold.filter(|hold| !is_on_its_way(*hold, &entry, bounds, seen.told.full));
+        let left_alone = why_left_alone(seen, &class, stays);
         Self {
             seen,
             before,
@@ -124,11 +127,7 @@ impl<'a> Guest<'a> {
             dead_band: need::dead_band(seen.told.full),
             deflates_itself: seen.deflates_itself(),
             withheld,
-            left_alone: why_left_alone(
-                seen,
-                class,
-                hold.filter(|hold| !is_on_its_way(*hold, &entry, bounds, seen.told.full)),
-            ),
+            left_alone,
             was_held: hold,
             hold_ends: None,
             need: Need::default(),

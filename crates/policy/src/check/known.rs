@@ -1,5 +1,7 @@
 //! A guest as the promises see it.
 
+use std::borrow::Cow;
+
 use memtide_model::{
     Bytes, Class, Commits, Config, GuestSeen, Hold, Keeps, Limit, Moment, Snapshot, Span, Withheld, Witness,
     Witnessed,
@@ -15,7 +17,7 @@ const CONTENT: Span = Span::from_secs(30);
 pub struct Known<'a> {
     pub seen: &'a GuestSeen,
     pub record: Witnessed,
-    pub class: &'a Class,
+    pub class: Cow<'a, Class>,
     /// The memory that it keeps.
     pub keeps: Bytes,
     /// The last target that it was asked to keep.
@@ -57,7 +59,7 @@ impl<'a> Known<'a> {
         Self {
             seen,
             record,
-            class: config.class_of(seen.id.name(), seen.user).1,
+            class: config.class_of_seen(seen).1,
             keeps,
             pending: asked.map_or(keeps, |target| target.min(seen.told.full)),
             void,

@@ -393,7 +393,7 @@ fn is_foreign(config: &Config, guest: &GuestSeen, witnessed: &Witnessed, now: Mo
     let is_ours = guest.capabilities.can_be_set
         && guest.told.fence.is_none()
         && !guest.told.reset
-        && config.class_of(guest.id.name(), guest.user).1.manage;
+        && config.class_of_seen(guest).1.manage;
     let is_explained = witnessed.told_since.is_none_or(|since| since == now)
         || lately(witnessed.written_at, FOLLOWS)
         || lately(witnessed.doubted_at, DOUBT)

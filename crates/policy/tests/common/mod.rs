@@ -72,6 +72,7 @@ pub fn guest(name: &str, actual: u64, used: u64) -> GuestSeen {
             polling: Polling::Every(Span::from_secs(1)),
             reset: false,
             fence: None,
+            terms: None,
         },
     }
 }

@@ -390,6 +390,7 @@ impl Case {
                     Rare::Fenced(fence) => Some(fence),
                     _ => None,
                 },
+                terms: None,
             },
         }
     }

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use memtide_host::RamBlock;
-use memtide_model::{Absence, Backend as Vmm, Bytes, Capabilities, GuestId, Users};
+use memtide_model::{Absence, Backend as Vmm, Bytes, Capabilities, Fence, GuestId, Users};
 use tokio::sync::watch;
 
 use super::backlogs::{self, Backlogs, Listeners};
@@ -15,12 +16,14 @@ use super::facts;
 use super::listed::OfMonitors;
 use super::machine::DEFAULT_MEMORY;
 use super::monitor::{Monitor, MonitorConfig, Use};
+use super::proxmox;
 use super::ram::{self, MemoryBlock};
 use super::socket::Peer;
 use crate::back_off::BackOff;
 use crate::backend::{Backend, Control, DiscoverError, Found, Process};
+use crate::libvirt::{ConfiguredDaemon, Daemons};
 
-/// QEMU processes without an owner, and those that libvirt owns. memtide sees and counts the latter, but never connects to them.
+/// QEMU processes without an owner, and those that libvirt owns, which are reached over its daemons.
 const QEMU: Vmm = Vmm::new("QEMU");
 const QEMU_OF_LIBVIRT: Vmm = Vmm::new("QEMU of libvirt");
 /// What QEMU may grow by beyond its code buffer: five times the measured growth between a guest's prompt and the end of a memory load.
@@ -52,6 +55,7 @@ pub struct Qemu {
     admits_anew: bool,
     knocks: watch::Sender<Knocks>,
     backlogs: Option<Box<dyn Backlogs>>,
+    daemons: Daemons,
 }
 
 struct Configured {
@@ -72,6 +76,10 @@ struct Guest {
     listeners: Listeners,
     /// The network namespace of its listeners, if the kernel's list tells who waits at them: see [`super::control`].
     namespace: Option<PathBuf>,
+    /// What its owner's configuration says.
+    configured: proxmox::Configured,
+    /// The same for its control.
+    owned: Arc<Mutex<Option<Fence>>>,
 }
 
 impl Qemu {
@@ -91,6 +99,7 @@ impl Qemu {
             admits_anew: false,
             knocks: watch::Sender::new(None),
             backlogs: None,
+            daemons: Daemons::default(),
         }
     }
 
@@ -98,6 +107,13 @@ impl Qemu {
     #[must_use]
     pub fn asking(mut self, backlogs: impl Backlogs + 'static) -> Self {
         self.backlogs = Some(Box::new(backlogs));
+        self
+    }
+
+    /// Reaches guests of libvirt over these daemons, too, or as these allow.
+    #[must_use]
+    pub fn with_libvirt(mut self, daemons: Vec<ConfiguredDaemon>) -> Self {
+        self.daemons = Daemons::new(daemons);
         self
     }
 
@@ -116,8 +132,11 @@ impl Qemu {
             let is_listed = !bound.is_empty() && self.discovery.proc_fs().is_live();
             let namespace = || self.discovery.proc_fs().link(&process.pid.to_string(), "ns/net");
             let namespace = if is_listed { namespace() } else { None };
-            let listeners = self.guests.remove(&id).map(|before| before.listeners).unwrap_or_default();
-            there.insert(id, Guest { process: process.clone(), held, bound, listeners, namespace });
+            let before = self.guests.remove(&id);
+            let (listeners, configured, owned) =
+                before.map(|before| (before.listeners, before.configured, before.owned)).unwrap_or_default();
+            let process = process.clone();
+            there.insert(id, Guest { process, held, bound, listeners, namespace, configured, owned });
         }
         self.guests = there;
     }
@@ -156,6 +175,14 @@ impl Qemu {
             configured.why = why;
         }
         self.configured.iter().map(|configured| configured.pid).ne(before)
+    }
+
+    /// Reads again what owners of guests say about them.
+    fn follow_owners(&mut self) {
+        for Guest { process, configured, owned, .. } in self.guests.values_mut() {
+            configured.follow(process);
+            *owned.lock().unwrap_or_else(PoisonError::into_inner) = configured.fence;
+        }
     }
 
     /// Tells the controls which sockets the kernel lists at the paths of their monitors, in all network namespaces of guests.
@@ -209,6 +236,9 @@ impl Backend for Qemu {
             self.follow_processes();
         }
         self.listen_for_knocks();
+        if self.discovery.proc_fs().is_live() {
+            self.follow_owners();
+        }
         match scanned {
             Ok(true) => Ok(Some(self.guests.iter().map(|(id, guest)| found(id, guest)).collect())),
             Ok(false) => Ok(None),
@@ -222,8 +252,12 @@ impl Backend for Qemu {
     }
 
     fn control(&mut self, id: &GuestId) -> Result<Box<dyn Control>, Absence> {
-        let Guest { process, held, bound, namespace, .. } = self.guests.get(id).ok_or(Absence::Gone)?;
-        if process.launcher.is_libvirt() || (held.is_none() && process.monitors.is_empty()) {
+        let Guest { process, held, bound, namespace, owned, .. } =
+            self.guests.get(id).ok_or(Absence::Gone)?;
+        if process.launcher.is_libvirt() {
+            return Ok(self.daemons.control(process));
+        }
+        if held.is_none() && process.monitors.is_empty() {
             return Err(process.launcher.why_no_monitor());
         }
         let is_live = self.discovery.proc_fs().is_live();
@@ -239,6 +273,7 @@ impl Backend for Qemu {
             pid: process.pid,
             bound: if namespace.is_some() { bound.clone() } else { Vec::new() },
             is_dedicated: held.is_some(),
+            owned: Arc::clone(owned),
             knocks: self.knocks.subscribe(),
         };
         let port = process
@@ -265,7 +300,7 @@ fn found(id: &GuestId, Guest { process, held, .. }: &Guest) -> Found {
     Found {
         id: id.clone(),
         vmm: if of_libvirt { QEMU_OF_LIBVIRT } else { QEMU },
-        capabilities: Capabilities { can_be_set: !of_libvirt, ..Capabilities::BALLOON },
+        capabilities: Capabilities::BALLOON,
         full,
         withheld: process.withheld.clone(),
         process: Process {

@@ -15,10 +15,11 @@
 //! If the list cannot be read, the monitor is used briefly.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use memtide_host::ProcFs;
-use memtide_model::{Absence, Reading, Request, Told};
+use memtide_model::{Absence, Fence, Reading, Request, Told};
 use tokio::sync::watch;
 
 use super::listed::{self, OfMonitors};
@@ -46,10 +47,16 @@ pub(super) struct Shared {
     pub(super) bound: Vec<PathBuf>,
     /// The monitor is memtide's alone, so nobody may knock.
     pub(super) is_dedicated: bool,
+    /// Why its owner's configuration makes memtide leave the guest alone.
+    pub(super) owned: Arc<Mutex<Option<Fence>>>,
     pub(super) knocks: watch::Receiver<Knocks>,
 }
 
 impl Shared {
+    fn owned(&self) -> Option<Fence> {
+        *self.owned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The clients that seem to wait at the monitor; `None` if it is not shared, or if a knock would not be heard.
     fn waiting(&self) -> Option<usize> {
         if self.bound.is_empty() || self.is_dedicated {
@@ -151,7 +158,7 @@ impl QemuControl {
         };
         let told = self.ask_monitor(wish, deadline).await;
         let agent = self.agent.as_ref().map_or_else(Reading::unsupported, AgentLink::told);
-        Told { agent, ..told }
+        Told { agent, fence: told.fence.or(self.shared.owned()), ..told }
     }
 
     async fn ask_monitor(&mut self, wish: Wish, deadline: Duration) -> Told {
@@ -179,6 +186,9 @@ impl QemuControl {
     }
 
     async fn apply(&mut self, request: Request, deadline: Duration) -> Result<(), Absence> {
+        if request.size().is_some() && matches!(self.shared.owned(), Some(Fence::Owned(_))) {
+            return Err(Absence::Forbidden);
+        }
         let done = match request {
             Request::SetTarget(target) => self.monitor.set_target(target, deadline).await,
             Request::PollStats(every) => self.monitor.set_polling(every, deadline).await,
@@ -244,7 +254,8 @@ mod tests {
         let path = dir.path().join("qmp");
         let (told, knocks) = watch::channel(None);
         let pid = std::process::id();
-        let shared = Shared { pid, bound: vec![path.clone()], is_dedicated: false, knocks };
+        let shared =
+            Shared { pid, bound: vec![path.clone()], is_dedicated: false, owned: Arc::default(), knocks };
         let look = || {
             let mut seen = OfMonitors::default();
             seen.add(&ProcFs::new(Path::new("/proc")), pid, &BTreeSet::from([path.as_path()])).unwrap();
@@ -272,8 +283,13 @@ mod tests {
     /// The monitor of this process, which serves nobody, and what the list says of it.
     fn control(path: &Path) -> (QemuControl, watch::Sender<Knocks>) {
         let (told, knocks) = watch::channel(Some(OfMonitors::default()));
-        let shared =
-            Shared { pid: std::process::id(), bound: vec![path.to_owned()], is_dedicated: false, knocks };
+        let shared = Shared {
+            pid: std::process::id(),
+            bound: vec![path.to_owned()],
+            is_dedicated: false,
+            owned: Arc::default(),
+            knocks,
+        };
         let monitor = Monitor::new(MonitorConfig {
             guest: GuestId::new("web", 1, "boot"),
             paths: vec![path.to_owned()],

@@ -37,6 +37,8 @@ pub struct QemuProcess {
     pub is_outside: bool,
     /// The program that started it, and what that keeps for itself.
     pub launcher: Launcher,
+    /// The identity that its command line names (`-uuid`).
+    pub uuid: Option<String>,
     /// The facts from its command line.
     pub facts: ProcessFacts,
     /// Why memory that the guest gives is not the host's, as far as its options tell.
@@ -303,6 +305,7 @@ impl Discovery {
             user,
             is_outside,
             launcher,
+            uuid: line.uuid.clone(),
             monitors: places::of_all(&self.processes, pid, &bound),
             monitor_source: monitor_source(&line, &bound),
             bound,

@@ -58,7 +58,7 @@ pub(super) fn of(process: &QemuProcess, held: Option<&PathBuf>) -> Vec<Fact> {
 fn monitor(process: &QemuProcess, held: Option<&PathBuf>) -> Fact {
     match (held, process.monitors.as_slice()) {
         _ if process.launcher.is_libvirt() => {
-            Fact::new(About::Monitor, "none: libvirt owns this guest", FactSource::CommandLine)
+            Fact::new(About::Monitor, "none: libvirt's daemon speaks for this guest", FactSource::CommandLine)
         }
         (Some(path), _) => Fact::new(About::Monitor, shown(path), FactSource::Configuration),
         (None, []) if process.launcher.keeps_monitor() => {

@@ -9,7 +9,7 @@ use super::launcher::Launcher;
 
 /// The default of machines that have none of their own (QEMU: `hw/core/machine.c`). Those of PCs, `microvm`, `s390-ccw-virtio` and
 /// `virt` of Arm and RISC-V have none.
-pub(super) const DEFAULT_MEMORY: Bytes = Bytes::from_mib(128);
+pub(crate) const DEFAULT_MEMORY: Bytes = Bytes::from_mib(128);
 /// That of `pseries` (`hw/ppc/spapr.c`).
 const PSERIES: Bytes = Bytes::from_mib(512);
 

@@ -15,7 +15,7 @@
 //! a monitor is *kept open* until somebody knocks, and the next poll reads its events. A monitor is *dedicated* if the configuration says
 //! that it belongs to memtide. Only a dedicated monitor's events are heard as they come.
 //!
-//! Rules. memtide never connects to a QEMU that libvirt owns, nor to a monitor that a launcher keeps for itself ([`Launcher::keeps`]). It trusts nothing from a guest or a monitor: lines, texts, queues and
+//! Rules. memtide never connects to a QEMU that libvirt owns ([`libvirt`](crate::libvirt) reaches its guests), nor to a monitor that a launcher keeps for itself ([`Launcher::keeps`]). It trusts nothing from a guest or a monitor: lines, texts, queues and
 //! numbers are bounded. A failure is a [`memtide_model::Absence`], never a zero.
 
 mod arguments;
@@ -39,15 +39,14 @@ mod options;
 mod owner;
 mod picture;
 mod places;
+mod proxmox;
 mod qmp;
 mod ram;
 mod recognise;
-mod reset;
 mod run_state;
 mod signal;
 pub(crate) mod socket;
 mod stats;
-mod stats_clock;
 mod wire;
 
 pub use arguments::{Arguments, Source};
@@ -58,6 +57,7 @@ pub use discovery::{Accel, Changes, Discovery, DiscoveryError, ProcessFacts, Qem
 pub use equipment::{BalloonArgument, Equipment, InFile, MemoryArgument};
 pub use launcher::Launcher;
 pub use listed::is_held;
+pub(crate) use machine::DEFAULT_MEMORY;
 pub use monitor::{Monitor, MonitorConfig, MonitorError, Use};
 pub use owner::SetsBalloon;
 pub use qmp::{Command, Qmp, QmpError, QmpEvent, Refusal};
@@ -65,3 +65,4 @@ pub use ram::{Backing, MemoryBlock, MemoryRole};
 pub use recognise::resembles_qemu;
 pub use signal::Signal;
 pub use socket::{Peer, listener_of};
+pub(crate) use stats::GuestStatsAnswer;

@@ -21,10 +21,10 @@ use super::picture::{Picture, Question, read};
 use super::qmp::{Command, Qmp, QmpError, Reply};
 use super::signal::Signal;
 use super::socket::Peer;
-use super::stats_clock::Now;
 use crate::back_off::BackOff;
 use crate::backend::Wish;
 use crate::round::Patience;
+use crate::stats_clock::Now;
 
 /// The time from the request for new statistics to the first look.
 const FIRST_LOOK: Duration = Duration::from_millis(3);

@@ -21,20 +21,21 @@ pub enum SetsBalloon {
     No,
     /// If the guest's configuration says so (Proxmox: `balloon` and `shares`).
     Perhaps,
-    /// It does, or the library that owns the guest's monitor. memtide writes no balloon there.
+    /// It does. memtide writes no balloon there.
     Yes,
 }
 
 impl Launcher {
-    /// Whether it sets the guest's balloon. Incus and LXD do so by `limits.memory`.
+    /// Whether it sets the guest's balloon. Incus and LXD do so by `limits.memory`, oVirt by the MOM beside its VDSM. libvirt sets one when somebody asks it to.
     #[must_use]
     pub const fn sets_balloon(self) -> SetsBalloon {
         match self {
-            Self::Libvirt | Self::KubeVirt | Self::OpenStack | Self::Ovirt | Self::Incus | Self::Lxd => {
-                SetsBalloon::Yes
-            }
+            Self::Ovirt | Self::Incus | Self::Lxd => SetsBalloon::Yes,
             Self::Proxmox | Self::Ganeti => SetsBalloon::Perhaps,
-            Self::Kata
+            Self::Libvirt
+            | Self::KubeVirt
+            | Self::OpenStack
+            | Self::Kata
             | Self::NixosMicrovm
             | Self::AndroidEmulator
             | Self::Quickemu

@@ -24,11 +24,11 @@ use super::hotplug::{self, MemoryDevice, Summary};
 use super::machine::DEFAULT_MEMORY;
 use super::merge::{self, MemoryPart};
 use super::qmp::{Command, QmpEvent, Reply, decode};
-use super::reset::ResetWatch;
 use super::run_state::{Migration, Status};
 use super::signal::Signal;
 use super::stats::WireStats;
-use super::stats_clock::{Now, StatsClock};
+use crate::reset::ResetWatch;
+use crate::stats_clock::{Now, StatsClock};
 
 /// The time between two questions about migration. QEMU sends migration events only to clients that enabled them before it began.
 const MIGRATION_PERIOD: Duration = Duration::from_secs(5);
@@ -513,6 +513,7 @@ impl Picture {
             },
             reset: self.reset.is_pending(),
             fence: if self.migrating { Some(Fence::Migrating) } else { self.fence },
+            terms: None,
         }
     }
 

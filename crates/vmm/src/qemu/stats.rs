@@ -3,9 +3,9 @@
 //! The numbers come from inside the guest: each can be missing, −1 (in some versions 2⁶⁴ − 1) or invented. A missing or
 //! impossible number is `None`, never zero.
 
-use memtide_model::{Bytes, GuestStats};
+use memtide_model::{Absence, Bytes, GuestStats};
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::wire::MOST_MEMORY;
 
@@ -57,6 +57,37 @@ struct Counters {
     async_reclaims: Option<u64>,
     #[serde(rename = "stat-direct-reclaims", deserialize_with = "counter")]
     direct_reclaims: Option<u64>,
+}
+
+/// The statistics of a balloon device, asked for through libvirt, which passes QEMU's answers on as texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GuestStatsAnswer {
+    pub(crate) stats: GuestStats,
+    /// Seconds since 1970; `None`: the driver has never answered.
+    pub(crate) last_update: Option<u64>,
+}
+
+impl GuestStatsAnswer {
+    /// The command for the device with this name.
+    pub(crate) fn command(device: &str) -> String {
+        let path = format!("/machine/peripheral/{device}");
+        json!({ "execute": "qom-get", "arguments": { "path": path, "property": "guest-stats" } }).to_string()
+    }
+
+    /// Reads the answer.
+    ///
+    /// # Errors
+    /// If it is a refusal or no answer to this command.
+    pub(crate) fn read(text: &str) -> Result<Self, Absence> {
+        #[derive(Deserialize)]
+        struct Answer {
+            #[serde(rename = "return")]
+            returned: WireStats,
+        }
+        let answer: Answer = serde_json::from_str(text).map_err(|_| Absence::Malformed)?;
+        let wire = answer.returned;
+        Ok(Self { stats: wire.guest_stats(), last_update: wire.last_update() })
+    }
 }
 
 /// A whole number from 0 to 2⁶⁴ − 2. Anything else is not a counter.

@@ -101,6 +101,21 @@ impl Tree {
         });
     }
 
+    /// Adds a QEMU of libvirt with a name and an identity.
+    pub fn add_libvirt(&self, pid: u32, name: &str, uuid: &str) {
+        let guest = format!("guest={name},debug-threads=on");
+        let monitor = "socket,id=charmonitor,fd=22,server=on,wait=off";
+        let args =
+            ["qemu-system-x86_64", "-name", &guest, "-S", "-m", "512", "-uuid", uuid, "-chardev", monitor];
+        self.add(&Process {
+            pid,
+            parent: 1,
+            start: 100 + u64::from(pid),
+            comm: "qemu-system-x86",
+            args: &args,
+        });
+    }
+
     /// Adds a UML instance with its name, the directory of all instances' directories, and its memory.
     pub fn add_uml(&self, pid: u32, name: &str, uml_dir: &Path, mib: u64) {
         let (umid, uml_dir) = (format!("umid={name}"), format!("uml_dir={}", uml_dir.display()));

@@ -12,15 +12,15 @@ use memtide_model::{GuestStats, Span};
 
 /// A moment on both clocks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Now {
+pub(crate) struct Now {
     /// Monotonic.
-    pub(super) instant: Instant,
+    pub(crate) instant: Instant,
     /// Since 1970, by the host's clock.
-    pub(super) wall: Duration,
+    pub(crate) wall: Duration,
 }
 
 impl Now {
-    pub(super) fn read() -> Self {
+    pub(crate) fn read() -> Self {
         let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         Self { instant: Instant::now(), wall }
     }
@@ -28,7 +28,7 @@ impl Now {
 
 /// The newest statistics and their greatest possible age.
 #[derive(Debug, Default)]
-pub(super) struct StatsClock {
+pub(crate) struct StatsClock {
     newest: Option<Newest>,
 }
 
@@ -46,17 +46,17 @@ struct Newest {
 
 /// The news of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     /// The driver has answered since the previous read.
-    pub(super) advanced: bool,
+    pub(crate) advanced: bool,
     /// A counter went back: the guest has booted since the previous read.
-    pub(super) backwards: bool,
+    pub(crate) backwards: bool,
 }
 
 impl StatsClock {
     /// Notes statistics that were read `now`, and that the driver sent in the second `last_update`. `every` is the interval at which QEMU
     /// asks for them, if it is known.
-    pub(super) fn note(
+    pub(crate) fn note(
         &mut self,
         stats: GuestStats,
         last_update: u64,
@@ -85,24 +85,24 @@ impl StatsClock {
     }
 
     /// Notes that QEMU is made to ask out of turn.
-    pub(super) const fn asks_at_once(&mut self) {
+    pub(crate) const fn asks_at_once(&mut self) {
         if let Some(newest) = &mut self.newest {
             newest.not_before = None;
         }
     }
 
     /// Notes that the driver has not answered since the guest's boot. Returns whether it had answered before.
-    pub(super) fn note_never(&mut self) -> bool {
+    pub(crate) fn note_never(&mut self) -> bool {
         self.newest.take().is_some()
     }
 
     /// The moment of the last read with new statistics.
-    pub(super) fn advanced_at(&self) -> Option<Instant> {
+    pub(crate) fn advanced_at(&self) -> Option<Instant> {
         self.newest.as_ref().map(|newest| newest.at)
     }
 
     /// The newest statistics, if any, with the upper bound of their age.
-    pub(super) fn newest(&self, now: Now) -> Option<(GuestStats, Span)> {
+    pub(crate) fn newest(&self, now: Now) -> Option<(GuestStats, Span)> {
         let newest = self.newest.as_ref()?;
         let since = now.instant.saturating_duration_since(newest.at);
         Some((newest.stats, newest.age.saturating_add(since).into()))

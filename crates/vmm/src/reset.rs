@@ -9,7 +9,7 @@ use memtide_model::Bytes;
 
 /// Watches for a reset and for the first report after it.
 #[derive(Debug, Default)]
-pub(super) struct ResetWatch {
+pub(crate) struct ResetWatch {
     mark: Option<Mark>,
 }
 
@@ -24,7 +24,7 @@ struct Mark {
 impl ResetWatch {
     /// The guest was reset in this second, while QEMU reported `actual`. A second reset before the first report only
     /// changes the second.
-    pub(super) fn seen(&mut self, second: u64, actual: Option<Bytes>) {
+    pub(crate) fn seen(&mut self, second: u64, actual: Option<Bytes>) {
         match &mut self.mark {
             Some(mark) => mark.second = mark.second.max(second),
             None => self.mark = Some(Mark { second, actual }),
@@ -32,14 +32,14 @@ impl ResetWatch {
     }
 
     /// The driver sent statistics in this second.
-    pub(super) fn stats_of(&mut self, second: u64) {
+    pub(crate) fn stats_of(&mut self, second: u64) {
         if self.mark.as_ref().is_some_and(|mark| second > mark.second) {
             self.mark = None;
         }
     }
 
     /// The driver works and QEMU reports `actual`. `boot` is the memory that the guest keeps with an empty balloon.
-    pub(super) fn driver_with(&mut self, actual: Bytes, boot: Bytes) {
+    pub(crate) fn driver_with(&mut self, actual: Bytes, boot: Bytes) {
         let moved = |mark: &Mark| mark.actual.is_some_and(|before| before != actual);
         if self.mark.as_ref().is_some_and(|mark| moved(mark) || actual >= boot) {
             self.mark = None;
@@ -47,12 +47,12 @@ impl ResetWatch {
     }
 
     /// The driver has certainly reported.
-    pub(super) fn over(&mut self) {
+    pub(crate) fn over(&mut self) {
         self.mark = None;
     }
 
     /// Whether a report is still missing.
-    pub(super) const fn is_pending(&self) -> bool {
+    pub(crate) const fn is_pending(&self) -> bool {
         self.mark.is_some()
     }
 }
