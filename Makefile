@@ -33,7 +33,7 @@ demo-uml: ## The same with instances of User Mode Linux: needs no QEMU, KVM or e
 	$(QUICK)/memtide-lab demo --vmm uml
 
 test: ## Runs the tests, including those with real guests
-	scripts/deps.sh --guests
+	scripts/deps.sh --guests --libvirt
 	$(BUILD_QUICK)
 	scripts/step.sh "building the tests" 240 cargo test --workspace --no-run
 	scripts/test.sh

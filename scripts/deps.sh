@@ -1,11 +1,12 @@
 #!/bin/bash
 # Installs the tools that this machine lacks for building memtide and, on request, for its tests.
 #
-# usage: scripts/deps.sh [--guests] [--lint] [--bench] [--deb] [--static] [--bare]
+# usage: scripts/deps.sh [--guests] [--libvirt] [--lint] [--bench] [--deb] [--static] [--bare]
 #
 #   (nothing)   a C linker, the C library for static programs, and Rust as new as Cargo.toml's rust-version
 #   --guests    also QEMU 10 or newer, a static busybox, cpio, kmod and xz, for the tests with real guests. (The tests download
 #               kernels for guests, and Debian 12's own older QEMU, and only unpack them.)
+#   --libvirt   also libvirt's daemon and virsh, for the tests with guests of libvirt; continues without them
 #   --lint      also clippy and rustfmt, if packages have them; continues without them
 #   --bench     also stress-ng and lookbusy, to compare with the exerciser, if packages have them; continues without them
 #   --deb       also the tools for a Debian package
@@ -27,16 +28,17 @@ readonly MUSL_TARGET=x86_64-unknown-linux-musl
 say() { printf 'deps: %s\n' "$*"; }
 die() { printf 'deps: %s\n' "$*" >&2; exit 1; }
 
-want_guests=false want_lint=false want_bench=false want_deb=false want_static=false want_bare=false
+want_guests=false want_libvirt=false want_lint=false want_bench=false want_deb=false want_static=false want_bare=false
 for argument in "$@"; do
   case "$argument" in
     --guests) want_guests=true ;;
+    --libvirt) want_libvirt=true ;;
     --lint) want_lint=true ;;
     --bench) want_bench=true ;;
     --deb) want_deb=true ;;
     --static) want_static=true ;;
     --bare) want_bare=true ;;
-    *) die "unknown argument $argument; usage: scripts/deps.sh [--guests] [--lint] [--bench] [--deb] [--static] [--bare]" ;;
+    *) die "unknown argument $argument; usage: scripts/deps.sh [--guests] [--libvirt] [--lint] [--bench] [--deb] [--static] [--bare]" ;;
   esac
 done
 
@@ -197,6 +199,17 @@ install_peers() {
   done
 }
 
+# All of one origin: a driver of another version does not load.
+install_libvirt() {
+  local has=true program
+  for program in libvirtd virsh; do command -v "$program" >/dev/null || [ -x "/usr/sbin/$program" ] || has=false; done
+  $has && return
+  if command -v apt-get >/dev/null; then
+    apt_get install -y --no-install-recommends libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients ||
+      say "libvirt cannot be had here: tests with its guests are left out"
+  fi
+}
+
 # Programs for guests are smaller with musl; without it, they are linked statically against glibc. Tried once per compiler, since
 # rustup needs the network for it.
 add_musl() {
@@ -231,6 +244,7 @@ if $want_guests && command -v apt-cache >/dev/null && [ -z "$(candidate linux-im
   (apt_get update) || say "apt's lists could not be renewed: kernels for guests may not be found"
 fi
 if $want_lint; then install_lint; fi
+if $want_libvirt; then install_libvirt; fi
 if $want_bench; then install_peers; fi
 if $want_bare && ! command -v debootstrap >/dev/null && command -v apt-get >/dev/null; then
   { apt_get update && apt_get install -y --no-install-recommends debootstrap; } || true

@@ -92,6 +92,9 @@ struct Choices {
     /// What runs the guests
     #[arg(long, value_enum, default_value_t)]
     vmm: Vmm,
+    /// Who starts QEMU's guests: the lab, or a libvirtd of the lab's own (demo, density, react)
+    #[arg(long, value_enum, default_value_t)]
+    via: Via,
     /// The least that shows the effect
     #[arg(long, conflicts_with = "full")]
     quick: bool,
@@ -121,6 +124,19 @@ enum Vmm {
     /// User Mode Linux
     Uml,
 }
+
+/// Who starts QEMU's guests.
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum Via {
+    /// The lab
+    #[default]
+    Lab,
+    /// libvirt
+    Libvirt,
+}
+
+/// The experiments whose guests libvirt can start.
+const VIA_LIBVIRT: [&str; 3] = ["demo", "density", "react"];
 
 impl Choices {
     const fn effort(&self) -> Effort {
@@ -201,7 +217,16 @@ fn conduct(name: &str, choices: &Choices, screen: &Screen) -> anyhow::Result<Exi
     // Report mistakes in the command line before anything is installed.
     let arms = (experiment.choose)(&options)?;
     let say = |text: &str| screen.say(text);
-    let lab = if name.ends_with(OF_UML) { Lab::for_uml(&say)? } else { probe::prepare(&say)? };
+    let via_libvirt = choices.via == Via::Libvirt;
+    if via_libvirt && !VIA_LIBVIRT.contains(&name.as_str()) {
+        let names = VIA_LIBVIRT.join(", ");
+        return Err(LabError::Usage(format!("--via libvirt is for guests of QEMU in {names}")).into());
+    }
+    let lab = match name.ends_with(OF_UML) {
+        true => Lab::for_uml(&say)?,
+        false if via_libvirt => probe::prepare(&say)?.with_libvirt(&say)?,
+        false => probe::prepare(&say)?,
+    };
     let outcome = (experiment.conduct)(&lab, &options, arms, screen)?;
     for table in &outcome.tables {
         println!("\n{}", table.plain());

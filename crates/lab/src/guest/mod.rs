@@ -6,6 +6,8 @@ pub mod channel;
 pub mod cpio;
 pub mod disk;
 pub mod image;
+mod libvirt;
+mod life;
 pub mod probe;
 mod qemu;
 pub mod qmp;
@@ -13,9 +15,9 @@ mod uml;
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,13 +25,13 @@ use memtide_load::exerciser::report::Second;
 use memtide_load::helper::meminfo::Meminfo;
 use memtide_load::helper::wire::{Ask, Hello};
 use memtide_model::Bytes;
-use rustix::process::{Pid, Signal, kill_process_group};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::error::LabError;
 use crate::guest::channel::{Channel, Job, Standing};
 use crate::guest::disk::Disk;
+use crate::guest::life::Life;
 use crate::guest::qemu::Qemu;
 use crate::guest::uml::Uml;
 use crate::machine::accel::Accel;
@@ -183,18 +185,27 @@ impl GuestBuilder {
         let err = log.try_clone().map_err(LabError::file(&log_path))?;
         let mut command = contained(host);
         command.stdin(Stdio::null()).stdout(log).stderr(err).process_group(0);
-        let (child, vm, channel, console_log) = match self.vmm {
+        let (life, vm, channel, console_log) = match self.vmm {
             Vmm::Qemu => {
                 let files = qemu::Files::of(run.path(), &self.name)?;
-                self.add_qemu(&mut command, run, &files)?;
-                let mut child = process::spawn(command)?;
-                match qemu::connect(&self.name, files, &mut child, &log_path) {
+                let mut life = match run.lab().libvirtd() {
+                    None => {
+                        self.add_qemu(&mut command, run, &files)?;
+                        Life::Child(process::spawn(command)?)
+                    }
+                    Some(libvirtd) => {
+                        let xml = self.domain(run, &files, libvirtd.emulator())?;
+                        let procs = host.map(SmallHost::procs);
+                        let pid = libvirtd.create(&self.name, &xml, procs.as_deref())?;
+                        Life::of_other(pid).map_err(LabError::file(&log_path))?
+                    }
+                };
+                match qemu::connect(&self.name, files, &mut life, &log_path) {
                     Ok((qemu, channel)) => {
-                        (child, Vm::Qemu(qemu), channel, qemu::console_log(run.path(), &self.name))
+                        (life, Vm::Qemu(qemu), channel, qemu::console_log(run.path(), &self.name))
                     }
                     Err(error) => {
-                        let _ = child.kill();
-                        let _ = child.wait();
+                        let _ = life.end();
                         return Err(error);
                     }
                 }
@@ -203,15 +214,15 @@ impl GuestBuilder {
                 let (uml, channel, its_end) = self.add_uml(&mut command, run)?;
                 let child = process::spawn(command)?;
                 drop(its_end);
-                (child, Vm::Uml(uml), channel, log_path)
+                (Life::Child(child), Vm::Uml(uml), channel, log_path)
             }
         };
         Ok(Guest {
             name: self.name,
             memory: self.memory,
             console_log,
-            pid: child.id(),
-            child: Mutex::new(child),
+            pid: life.pid(),
+            life: Mutex::new(life),
             vm,
             channel: Mutex::new(channel),
         })
@@ -229,13 +240,6 @@ pub fn contained(host: Option<&SmallHost>) -> Command {
     command
 }
 
-fn described(status: ExitStatus) -> String {
-    match status.signal() {
-        Some(9) => "killed (signal 9)".to_owned(),
-        _ => status.to_string(),
-    }
-}
-
 /// A running guest; dropping it kills it.
 #[derive(Debug)]
 pub struct Guest {
@@ -243,7 +247,7 @@ pub struct Guest {
     memory: Bytes,
     console_log: PathBuf,
     pid: u32,
-    child: Mutex<Child>,
+    life: Mutex<Life>,
     vm: Vm,
     channel: Mutex<Channel>,
 }
@@ -555,8 +559,8 @@ impl Guest {
     ///
     /// # Errors
     /// If the kernel does not say.
-    pub fn ended(&self) -> Result<Option<ExitStatus>, LabError> {
-        lock(&self.child).try_wait().map_err(|e: io::Error| self.load_error(e.to_string()))
+    pub fn ended(&self) -> Result<Option<String>, LabError> {
+        lock(&self.life).ended().map_err(|e: io::Error| self.load_error(e.to_string()))
     }
 
     /// Whether its process runs.
@@ -570,12 +574,12 @@ impl Guest {
     /// # Errors
     /// If the kernel refuses.
     pub fn kill(&self) -> Result<(), LabError> {
-        end(&mut lock(&self.child)).map_err(|e| self.load_error(e.to_string()))
+        lock(&self.life).end().map_err(|e| self.load_error(e.to_string()))
     }
 
     fn check_alive(&self) -> Result<(), LabError> {
         match self.ended()? {
-            Some(status) => Err(LabError::Gone { guest: self.name.clone(), how: described(status) }),
+            Some(how) => Err(LabError::Gone { guest: self.name.clone(), how }),
             None => Ok(()),
         }
     }
@@ -615,18 +619,8 @@ impl Boot {
 impl Drop for Guest {
     fn drop(&mut self) {
         // It may have ended by itself. Either way, wait for it, so that its memory is back.
-        let _ = end(self.child.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let _ = self.life.get_mut().unwrap_or_else(PoisonError::into_inner).end();
     }
-}
-
-/// Kills a guest's process with all of its group, and waits until it has ended. An instance of UML is several processes.
-fn end(child: &mut Child) -> io::Result<()> {
-    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw)
-        && child.try_wait()?.is_none()
-    {
-        kill_process_group(group, Signal::KILL)?;
-    }
-    child.wait().map(|_| ())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

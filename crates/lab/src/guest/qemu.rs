@@ -5,13 +5,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use memtide_load::helper::wire::PORT;
+use serde_json::json;
 
-use super::{GuestBuilder, described};
+use super::GuestBuilder;
+use super::life::Life;
 use crate::error::LabError;
 use crate::guest::channel::Channel;
 use crate::guest::qmp::Qmp;
@@ -22,6 +24,9 @@ use crate::wait::until;
 
 /// The longest time for QEMU to open its sockets.
 const SOCKETS: Duration = Duration::from_secs(20);
+
+/// What its kernel is told.
+pub(super) const APPEND: &str = "console=ttyS0 quiet panic=-1 psi=1";
 
 /// The QEMU of one guest.
 #[derive(Debug)]
@@ -55,36 +60,51 @@ impl GuestBuilder {
             "none",
         ]);
         command.arg("-kernel").arg(lab.kernel.vmlinuz(run.lab().cache())).arg("-initrd").arg(&lab.initrd);
-        command.args(["-append", "console=ttyS0 quiet panic=-1 psi=1"]);
-        for monitor in [&files.qmp, &files.lab_qmp] {
-            command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", escaped(monitor)));
-        }
-        let (console, console_log) = (escaped(&files.console), escaped(&files.console_log));
-        let console = format!("socket,id=console,path={console},server=on,wait=off,logfile={console_log}");
-        command.args(["-chardev", &console, "-serial", "chardev:console"]);
+        command.args(["-append", APPEND]);
+        command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", escaped(&files.qmp)));
         let balloon = format!(
             "virtio-balloon-pci,id=balloon0,deflate-on-oom={},free-page-reporting={}",
             on(self.deflate_on_oom),
             on(self.free_page_reporting)
         );
         command.args(["-device", &balloon, "-device", "virtio-serial-pci"]);
-        let port = format!("socket,id=lab,path={},server=on,wait=off", escaped(&files.port));
-        command.args(["-chardev", &port, "-device", &format!("virtserialport,chardev=lab,name={PORT}")]);
         if self.agent {
             let port = format!("socket,id=agent,path={},server=on,wait=off", escaped(&files.agent));
             let device = format!("virtserialport,chardev=agent,name={}", memtide_agent::wire::PORT);
             command.args(["-chardev", &port, "-device", &device]);
         }
+        command.args(self.of_the_lab(files));
+        Ok(())
+    }
+
+    /// The arguments of what the lab alone uses, with or without libvirt: its monitor, the console, the command channel, the disk and what else was asked for.
+    pub(super) fn of_the_lab(&self, files: &Files) -> Vec<String> {
+        let (console, console_log) = (escaped(&files.console), escaped(&files.console_log));
+        let mut arguments = vec![
+            "-qmp".to_owned(),
+            format!("unix:{},server=on,wait=off", escaped(&files.lab_qmp)),
+            "-chardev".to_owned(),
+            format!("socket,id=console,path={console},server=on,wait=off,logfile={console_log}"),
+            "-serial".to_owned(),
+            "chardev:console".to_owned(),
+            "-chardev".to_owned(),
+            format!("socket,id=lab,path={},server=on,wait=off", escaped(&files.port)),
+            "-device".to_owned(),
+            // In JSON, as libvirt names its devices: QEMU makes those after all others, and this one needs a bus among them.
+            json!({ "driver": "virtserialport", "chardev": "lab", "name": PORT }).to_string(),
+        ];
         if let Some(disk) = &self.disk {
-            let direct = on(disk.direct());
+            let direct = if disk.direct() { "on" } else { "off" };
             let file = escaped(&disk.path);
             let drive = format!(
                 "if=none,id=disk0,format=raw,readonly=on,file={file},cache.direct={direct},aio=threads"
             );
-            command.args(["-drive", &drive, "-device", "virtio-blk-pci,drive=disk0"]);
+            arguments.extend(["-drive".to_owned(), drive]);
+            let device = json!({ "driver": "virtio-blk-pci", "drive": "disk0" });
+            arguments.extend(["-device".to_owned(), device.to_string()]);
         }
-        command.args(&self.more);
-        Ok(())
+        arguments.extend(self.more.iter().cloned());
+        arguments
     }
 }
 
@@ -134,14 +154,14 @@ pub(super) fn console_log(dir: &Path, name: &str) -> PathBuf {
 pub(super) fn connect(
     name: &str,
     files: Files,
-    child: &mut Child,
+    life: &mut Life,
     log: &Path,
 ) -> Result<(Qemu, Channel), LabError> {
     let what = format!("the start of the guest {name}");
     let (qmp, channel) = until(&what, SOCKETS, || {
-        if let Some(status) = child.try_wait().map_err(LabError::file(log))? {
+        if let Some(how) = life.ended().map_err(LabError::file(log))? {
             let log = fs::read_to_string(log).unwrap_or_default();
-            let how = format!("{}: {}", described(status), log.trim());
+            let how = format!("{how}: {}", log.trim());
             return Err(LabError::Gone { guest: name.to_owned(), how });
         }
         // If a socket breaks right away, QEMU is just giving up, and its log says why.

@@ -9,6 +9,7 @@ use crate::guest::image::Program;
 use crate::machine::accel::Accel;
 use crate::machine::kernel;
 use crate::machine::kernel::{Kernel, Which};
+use crate::machine::libvirtd::Libvirtd;
 use crate::machine::old_qemu;
 use crate::machine::packages;
 use crate::machine::packages::Qemu;
@@ -35,6 +36,8 @@ pub struct ForQemu {
     pub initrd: PathBuf,
     /// Their accelerator.
     pub accel: Accel,
+    /// The daemon that starts them, if it is not the lab.
+    pub libvirtd: Option<Arc<Libvirtd>>,
 }
 
 impl Lab {
@@ -58,7 +61,7 @@ impl Lab {
         let lab = Self::for_uml(say)?;
         let kernel = kernel::ensure(&lab.cache, Which::Newest, say)?;
         let initrd = image::ensure(&lab.cache, &kernel, &lab.busybox, &lab.programs)?;
-        Ok(Self { qemu: Some(ForQemu { program, kernel, initrd, accel: Accel::Tcg }), ..lab })
+        Ok(Self { qemu: Some(ForQemu { program, kernel, initrd, accel: Accel::Tcg, libvirtd: None }), ..lab })
     }
 
     /// The same lab with other parts for QEMU.
@@ -72,6 +75,22 @@ impl Lab {
     /// If it was prepared without QEMU.
     pub fn with_accel(&self, accel: Accel) -> Result<Self, LabError> {
         Ok(self.with(ForQemu { accel, ..self.qemu()?.clone() }))
+    }
+
+    /// The same lab with guests that a libvirtd of its own starts.
+    ///
+    /// # Errors
+    /// If it cannot be installed or started.
+    pub fn with_libvirt(&self, say: &dyn Fn(&str)) -> Result<Self, LabError> {
+        let qemu = self.qemu()?.clone();
+        let libvirtd = Some(Arc::new(Libvirtd::start(&qemu.program.path, say)?));
+        Ok(self.with(ForQemu { libvirtd, ..qemu }))
+    }
+
+    /// The daemon that starts its guests, if it is not the lab.
+    #[must_use]
+    pub fn libvirtd(&self) -> Option<&Arc<Libvirtd>> {
+        self.qemu.as_ref()?.libvirtd.as_ref()
     }
 
     /// The same lab with Debian 12's own QEMU.

@@ -6,6 +6,7 @@ pub mod facts;
 pub mod kernel;
 pub mod ksm;
 pub mod lab;
+pub mod libvirtd;
 pub mod old_qemu;
 pub mod packages;
 pub mod places;

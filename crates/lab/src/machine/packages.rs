@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::process::geteuid;
 
@@ -19,6 +20,8 @@ pub const QEMU: &str = "qemu-system-x86_64";
 
 const BACKPORTS_LIST: &str = "/etc/apt/sources.list.d/memtide-lab-backports.list";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+/// libvirt's daemon, its driver for QEMU, and virsh.
+const LIBVIRT: [&str; 3] = ["libvirt-daemon", "libvirt-daemon-driver-qemu", "libvirt-clients"];
 const TOOLS: [(&str, &str); 4] =
     [("busybox", "busybox-static"), ("modinfo", "kmod"), ("xz", "xz-utils"), ("setpriv", "util-linux")];
 
@@ -77,6 +80,18 @@ fn still_missing(what: &str) -> LabError {
 /// As [`ensure_busybox`].
 pub fn ensure_program(program: &str, package: &str, say: &dyn Fn(&str)) -> Result<(), LabError> {
     if find(program).is_some() { Ok(()) } else { install(&[package], say) }
+}
+
+/// Finds libvirt's daemon and virsh, and installs both with the driver for QEMU if one is missing: all of the release's own version, since a driver of another one does not load.
+///
+/// # Errors
+/// As [`ensure_busybox`].
+pub fn ensure_libvirt(say: &dyn Fn(&str)) -> Result<(), LabError> {
+    /// One installation at a time.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_there = ["libvirtd", "virsh"].iter().all(|program| find(program).is_some());
+    if is_there { Ok(()) } else { install_from(&[], &LIBVIRT, say) }
 }
 
 /// The arguments that make apt search backports, if this Debian needs them.
@@ -210,7 +225,14 @@ fn install(packages: &[&str], say: &dyn Fn(&str)) -> Result<(), LabError> {
             packages.join(", ")
         )));
     }
-    let suite = suite(say)?;
+    install_from(&suite(say)?, packages, say)
+}
+
+/// Installs packages; `suite`: the arguments of apt-get that say from where.
+fn install_from(suite: &[String], packages: &[&str], say: &dyn Fn(&str)) -> Result<(), LabError> {
+    if find("apt-get").is_none() {
+        return Err(LabError::Missing(format!("this is no Debian: please install {}", packages.join(", "))));
+    }
     let list = packages.join(" ");
     say(&format!("installing {list}; undo: apt-get remove {list}"));
     run(as_root("apt-get").args(["update", "-q"]))?;

@@ -1,12 +1,14 @@
 //! memtide as the manager of an arm: the daemon, as an operator would start it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use memtide_api::view::Status;
 use memtide_model::{Bytes, Commitment};
 
 use crate::error::LabError;
+use crate::machine::libvirtd::Libvirtd;
 use crate::managers::daemon::Daemon;
 use crate::managers::{Managed, Manager, Measured};
 use crate::output::statistics::median;
@@ -19,8 +21,8 @@ const LACK: Bytes = Bytes::from_mib(16);
 pub struct Memtide {
     commitment: Commitment,
     names: String,
-    /// A further line of its configuration.
-    setting: &'static str,
+    /// Further lines of its configuration.
+    setting: String,
     daemon: Option<Daemon>,
     grants: Grants,
 }
@@ -64,13 +66,22 @@ impl Memtide {
     pub fn find(commitment: Commitment, names: &str) -> Result<Self, LabError> {
         Daemon::program()?;
         let names = names.to_owned();
-        Ok(Self { commitment, names, setting: "", daemon: None, grants: Grants::default() })
+        Ok(Self { commitment, names, setting: String::new(), daemon: None, grants: Grants::default() })
     }
 
     /// The same with a further line of configuration.
     #[must_use]
-    pub fn with(self, setting: &'static str) -> Self {
-        Self { setting, ..self }
+    pub fn with(self, setting: &str) -> Self {
+        Self { setting: format!("{setting}\n{}", self.setting), ..self }
+    }
+
+    /// The same for guests that `libvirtd` starts, if there is one.
+    #[must_use]
+    pub fn over(self, libvirtd: Option<&Arc<Libvirtd>>) -> Self {
+        match libvirtd {
+            Some(daemon) => Self { setting: format!("{}{}", self.setting, daemon.settings()), ..self },
+            None => self,
+        }
     }
 
     /// The daemon's configuration: it manages these guests, and does not even see other guests of this machine.
@@ -119,7 +130,7 @@ mod tests {
         let memtide = Memtide {
             commitment: Commitment::Elastic,
             names: "demo-*".to_owned(),
-            setting: "",
+            setting: String::new(),
             daemon: None,
             grants: Grants::default(),
         };

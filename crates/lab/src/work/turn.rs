@@ -209,8 +209,7 @@ impl Turn {
     /// The next stage; `None` if the turn stays in its stage.
     fn next(&mut self, load: &Load, guest: &Guest, may_free: bool) -> Result<Option<Stage>, LabError> {
         if let Some(how) = guest.ended()? {
-            let how = if how.success() { "ended" } else { "killed" };
-            return Err(LabError::Gone { guest: guest.name().to_owned(), how: how.to_owned() });
+            return Err(LabError::Gone { guest: guest.name().to_owned(), how });
         }
         let begun = *self.begun.get_or_insert_with(Instant::now);
         // A guest that has done its work may keep its memory for as long as others need.

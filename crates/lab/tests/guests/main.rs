@@ -14,6 +14,7 @@ mod ends;
 mod kills;
 mod ksm;
 mod lab;
+mod libvirt;
 mod memtide;
 mod no_harm;
 mod old_and_new;
@@ -78,13 +79,15 @@ const LONG: [Test; 13] = tests![
 ];
 
 /// Tests that wait most of the time, the longest first: they start in this order.
-const OTHERS: [Test; 29] = tests![
+const OTHERS: [Test; 31] = tests![
     density::more_guests_get_through_with_memtide,
     operator::an_operator_is_obeyed,
     operator::balloons_that_somebody_else_moved_are_left_alone,
     kills::fifty_kills_hurt_nobody,
     old_and_new::an_old_guest_beside_a_new_one,
     old_and_new::an_old_qemu_beside_an_old_kernel,
+    libvirt::a_guest_of_libvirt_is_managed_like_any_other,
+    libvirt::a_frozen_qemu_holds_up_nobody_else,
     memtide::a_stall_is_answered_from_free_memory,
     memtide::a_stall_is_answered_from_a_donor,
     untouched::a_template_and_a_shared_image_are_never_changed,

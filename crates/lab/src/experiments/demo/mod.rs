@@ -127,7 +127,10 @@ impl<const UML: bool> Experiment for Demo<UML> {
         // Elastic: with four guests, each of half the host's memory, strict leaves no room for a whole self-deflation (one at
         // a time: 3 t + 1024 MiB and four times 100 MiB of overhead in 2 GiB leave t = 190 MiB for each guest).
         let mut manager: Box<dyn Manager> = match of.arm.key.as_str() {
-            MANAGED => Box::new(Memtide::find(Commitment::Elastic, &format!("{}*", run::NAMES))?),
+            MANAGED => {
+                let memtide = Memtide::find(Commitment::Elastic, &format!("{}*", run::NAMES))?;
+                Box::new(memtide.over(run.lab().libvirtd()))
+            }
             _ => Box::new(Nobody),
         };
         run::run(&self.setting, &of, manager.as_mut(), run, screen)

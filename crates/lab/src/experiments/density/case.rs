@@ -7,6 +7,7 @@ use memtide_model::Commitment;
 use super::job::Job;
 use crate::error::LabError;
 use crate::experiments::experiment::{Arm, Effort};
+use crate::machine::lab::Run;
 use crate::managers::daemon::SHARES;
 use crate::managers::memtide::Memtide;
 use crate::managers::peer::{Peer, Rule};
@@ -96,8 +97,10 @@ impl By {
         matches!(self, Self::Mom | Self::Proxmox)
     }
 
-    pub(super) fn manager(self, names: &str) -> Result<Box<dyn Manager>, LabError> {
-        let memtide = |commitment| Memtide::find(commitment, &format!("{names}*"));
+    pub(super) fn manager(self, names: &str, run: &Run) -> Result<Box<dyn Manager>, LabError> {
+        let libvirtd = run.lab().libvirtd();
+        let memtide =
+            |commitment| Ok::<_, LabError>(Memtide::find(commitment, &format!("{names}*"))?.over(libvirtd));
         Ok(match self {
             Self::Nobody | Self::Reporting => Box::new(Nobody),
             Self::Mom => Box::new(Peer::new(Rule::Mom)),

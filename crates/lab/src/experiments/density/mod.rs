@@ -142,7 +142,7 @@ impl Experiment for Density {
         let setting = self.setting(case.job)?;
         // As it was found once the arm is over.
         let _ksm = case.by.sets_ksm().then(Ksm::take).transpose()?;
-        let mut manager = case.by.manager(setting.scale.names)?;
+        let mut manager = case.by.manager(setting.scale.names, run)?;
         run::run(setting, case, &of, manager.as_mut(), run, screen)
     }
 
@@ -161,7 +161,7 @@ impl Density {
     }
 
     fn measure_jobs(scale: Scale, jobs: &[Job], run: &Run, screen: &Screen) -> Result<Self, LabError> {
-        By::Elastic.manager(scale.names)?;
+        By::Elastic.manager(scale.names, run)?;
         let measure = |job: &Job| {
             screen.say(&format!("one guest alone: {}", job.title()));
             let setting = Setting::measure(scale, *job, &run.part(&format!("alone{}", job.suffix()))?)?;

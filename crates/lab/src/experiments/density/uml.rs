@@ -141,7 +141,7 @@ impl Experiment for DensityUml {
     }
 
     fn prepare(_: &Options, _: &[Arm], run: &Run, screen: &Screen) -> Result<Self, LabError> {
-        By::Elastic.manager(NAMES)?;
+        By::Elastic.manager(NAMES, run)?;
         let disk = Disk::ensure(run.lab().cache(), DISK_SEED, CACHE_MIB)?;
         let alone = measure(&load(&disk, turn::LONGEST_ALONE), &run.part("alone")?)?;
         let fixed = Bytes::from_mib(alone.peak.saturating_add(KEPT_FREE).whole_mib() + 1);
@@ -163,7 +163,7 @@ impl Experiment for DensityUml {
         let mut setting = self.setting(how.memory);
         setting.scale.agents = how.agents;
         let case = Case { by: how.by, job: Job::PageCache, peaks: Peaks::Offset, swap: false };
-        run::run(&setting, case, &of, how.by.manager(NAMES)?.as_mut(), run, screen)
+        run::run(&setting, case, &of, how.by.manager(NAMES, run)?.as_mut(), run, screen)
     }
 
     fn find(&self, arms: &[ArmSeen<DensityResult>]) -> Result<Findings, LabError> {

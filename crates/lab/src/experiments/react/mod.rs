@@ -49,7 +49,7 @@ const TIGHT: Bytes = Bytes::from_mib(640 + 2 * 150);
 /// The number of busy guests, the memory that each uses, and the memory that the idle guest has used before.
 const BUSY: usize = 4;
 const USED_MIB: u64 = 680;
-const TOUCHED_MIB: u64 = 850;
+const TOUCHED_MIB: u64 = 750;
 /// The default reserve of memtide, and the rest of the host that is free, in percent: between the lines of hard (4) and low
 /// (2).
 const RESERVE_PERCENT: u64 = 5;
@@ -126,7 +126,8 @@ impl Experiment for React {
             FREE | FREE_BUSY => from_free_memory(run)?,
             DONOR | DONOR_BUSY => from_a_donor(run)?,
             HALVE => {
-                let mut memtide = Memtide::find(Commitment::Strict, &format!("{NAMES}*"))?;
+                let mut memtide =
+                    Memtide::find(Commitment::Strict, &format!("{NAMES}*"))?.over(run.lab().libvirtd());
                 halve(&mut memtide, run)?
             }
             _ => halve(&mut Peer::new(Rule::Mom), run)?,
@@ -177,11 +178,17 @@ fn builder(nth: usize) -> GuestBuilder {
 }
 
 /// The guest is small and the host has room, as after a neighbour has gone. A new daemon finds this situation.
+/// The configuration of a daemon that manages the guests in a host of `capacity`, however they were started.
+fn configuration(capacity: Bytes, run: &Run) -> String {
+    let libvirt = run.lab().libvirtd().map(|daemon| daemon.settings()).unwrap_or_default();
+    format!("{}{libvirt}", managing(NAMES, capacity))
+}
+
 fn from_free_memory(run: &Run) -> Result<ReactResult, LabError> {
     let guests = start(run, 1)?;
     let guest = &guests[0];
     move_to(guest, SMALL)?;
-    let daemon = Daemon::start(run.path(), &managing(NAMES, ROOMY))?;
+    let daemon = Daemon::start(run.path(), &configuration(ROOMY, run))?;
     daemon.until("statistics", DEADLINE, guest.name(), |detail| {
         detail.status.report.used.filter(|used| !used.is_zero())
     })?;
@@ -194,7 +201,7 @@ fn from_free_memory(run: &Run) -> Result<ReactResult, LabError> {
 fn from_a_donor(run: &Run) -> Result<ReactResult, LabError> {
     let guests = start(run, 2)?;
     let (guest, donor) = (&guests[0], &guests[1]);
-    let daemon = Daemon::start(run.path(), &managing(NAMES, TIGHT))?;
+    let daemon = Daemon::start(run.path(), &configuration(TIGHT, run))?;
     settled(&daemon, donor)?;
     let small = settled(&daemon, guest)?;
     let need = small.whole_mib().saturating_sub(100) + 64;

@@ -1,0 +1,125 @@
+//! Guests of libvirt: a real libvirtd of the lab's own starts them, and memtide reaches them over it.
+
+use memtide_lab::experiments::react::stall::managing;
+use memtide_lab::guest::Guest;
+use memtide_lab::machine::lab::{Lab, Run};
+use memtide_lab::machine::libvirtd::Libvirtd;
+use memtide_lab::managers::daemon::Daemon;
+use memtide_lab::wait::until;
+use memtide_lab::work::exercise::fill;
+use memtide_model::{Fence, Polling, Span, Verdict};
+use memtide_testing::skip;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::operator::{until_said, until_settled};
+use crate::{JOB, mib, reporting, say, start, the_lab, unhurt, until_smaller};
+
+/// Two guests of 512 MiB on a host in which only one of them can have its full size, under a daemon that manages them.
+struct Setting {
+    lab: Lab,
+    guests: Vec<Guest>,
+    run: Run,
+    daemon: Daemon,
+}
+
+impl Setting {
+    fn new(name: &str) -> Self {
+        let lab = the_lab().with_libvirt(&say).unwrap_or_else(|why| skip(&why.to_string()));
+        let run = Run::create(&lab, &format!("test-{name}")).unwrap();
+        let builders = [("1", true), ("2", false)]
+            .map(|(number, deflates)| reporting(&format!("{name}-{number}"), mib(512), deflates));
+        let guests = start(&run, builders);
+        let config = managing(&format!("{name}-"), mib(512 + 200 + 2 * 90));
+        let config = format!("on_exit = \"release\"\n{config}{}", lab.libvirtd().unwrap().settings());
+        let daemon = Daemon::start(run.path(), &config).unwrap();
+        until_smaller(&daemon, guests[0].name(), mib(450), JOB);
+        Self { lab, guests, run, daemon }
+    }
+
+    fn libvirtd(&self) -> &Libvirtd {
+        self.lab.libvirtd().unwrap()
+    }
+
+    /// Seconds between two polls of the statistics, as libvirt says.
+    fn period(&self, guest: &Guest) -> u32 {
+        let xml = self.libvirtd().virsh(&["dumpxml", guest.name()]).unwrap();
+        let period = xml.split("<stats period='").nth(1).and_then(|rest| rest.split('\'').next());
+        period.map_or(0, |period| period.parse().unwrap())
+    }
+
+    fn is_fresh(&self, guest: &Guest) -> bool {
+        self.daemon.guest(guest.name()).unwrap().seen.told.balloon.fresh().is_some()
+    }
+
+    /// Waits until the readings of `guest` are fresh, or are not.
+    fn until_fresh(&self, guest: &Guest, is_fresh: bool) {
+        let what = format!("{} {}", guest.name(), if is_fresh { "answers" } else { "does not answer" });
+        until(&what, JOB, || Ok((self.is_fresh(guest) == is_fresh).then_some(()))).unwrap();
+    }
+}
+
+/// The balloon moves, a pause fences, a balloon that somebody moves by virsh is left alone, libvirtd may die at any moment, and in the end everything is as it was.
+pub fn a_guest_of_libvirt_is_managed_like_any_other() {
+    let setting = Setting::new("lv");
+    let Setting { guests, daemon, .. } = &setting;
+    let (first, libvirtd) = (&guests[0], setting.libvirtd());
+    assert_eq!(setting.period(first), 1, "memtide polls each second");
+    assert_eq!(daemon.guest(first.name()).unwrap().seen.told.polling, Polling::Every(Span::from_secs(1)));
+
+    libvirtd.virsh(&["suspend", first.name()]).unwrap();
+    until_said(daemon, "paused", first.name(), |verdict| *verdict == Verdict::Fenced(Fence::Paused));
+    libvirtd.virsh(&["resume", first.name()]).unwrap();
+    until_said(daemon, "no fence", first.name(), |verdict| !matches!(verdict, Verdict::Fenced(_)));
+
+    // While memory moves from one guest to the other, libvirtd is killed, and started again.
+    let load = first.begin(fill(3, 250, None)).unwrap();
+    until("the guest grows", JOB, || Ok((first.actual()? > mib(300)).then_some(()))).unwrap();
+    libvirtd.kill();
+    setting.until_fresh(first, false);
+    libvirtd.begin().unwrap();
+    setting.until_fresh(first, true);
+    first.finish::<serde_json::Value>(load, "memory in use", JOB).unwrap();
+    guests.iter().for_each(unhurt);
+
+    until_settled(daemon, first.name());
+    let size = if first.actual().unwrap() > mib(400) { 300 } else { 470 };
+    libvirtd.virsh(&["setmem", first.name(), &format!("{size}M"), "--live"]).unwrap();
+    until_said(daemon, "somebody else moved it", first.name(), |verdict| matches!(verdict, Verdict::Held(_)));
+    daemon.command(&["resume", first.name()]).unwrap();
+
+    let Setting { lab, guests, run: _run, daemon } = setting;
+    daemon.stop().unwrap();
+    let libvirtd = lab.libvirtd().unwrap();
+    for guest in &guests {
+        until("its full size", JOB, || Ok((guest.actual()? == mib(512)).then_some(()))).unwrap();
+        let xml = libvirtd.virsh(&["dumpxml", guest.name()]).unwrap();
+        assert!(!xml.contains("<stats period="), "nobody polled it before: {xml}");
+        unhurt(guest);
+    }
+}
+
+/// A frozen QEMU holds up calls about its own domain for as long as it is frozen, and nobody else's.
+pub fn a_frozen_qemu_holds_up_nobody_else() {
+    let setting = Setting::new("lvf");
+    let Setting { guests, daemon, .. } = &setting;
+    let (other, frozen) = (&guests[0], &guests[1]);
+    let pid = Pid::from_raw(i32::try_from(frozen.pid()).unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    setting.until_fresh(frozen, false);
+    let load = other.begin(fill(3, 200, None)).unwrap();
+    let begun = daemon.status().unwrap().counters.ticks;
+    // A guest at work under emulation misses a deadline now and then. One that waits for the frozen one would miss all.
+    let (mut looks, mut misses) = (0, 0);
+    until("forty decisions", JOB, || {
+        looks += 1;
+        misses += u32::from(!setting.is_fresh(other));
+        Ok((daemon.status()?.counters.ticks >= begun + 40).then_some(()))
+    })
+    .unwrap();
+    assert!(!setting.is_fresh(frozen), "it is still frozen");
+    assert!(misses * 4 < looks, "the other guest was held up: {misses} of {looks}");
+    kill_process(pid, Signal::CONT).unwrap();
+    setting.until_fresh(frozen, true);
+    other.finish::<serde_json::Value>(load, "memory in use", JOB).unwrap();
+    guests.iter().for_each(unhurt);
+}
