@@ -428,7 +428,7 @@ fn facts(seen: &GuestSeen, history: &History, polled_before: Option<Polling>) ->
         facts.push(Fact::new(About::Balloon, owner.to_string(), FactSource::Vmm));
     }
     if let Some(Polling::Every(every)) = polled_before {
-        let says = format!("polled every {every} before memtide, which gives that back when it stops");
+        let says = format!("was polled every {every} before memtide, which restores this when it stops");
         facts.push(Fact::new(About::Polling, says, FactSource::Vmm));
     }
     if let Some(why @ Withheld::GivesNothing { .. }) = &seen.withheld {

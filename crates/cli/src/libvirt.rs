@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use memtide_config::Settings;
 use memtide_daemon::backends;
-use memtide_model::{Terms, printable};
+use memtide_model::{TermError, Terms, printable};
 use memtide_vmm::libvirt;
 
 /// `memtide libvirt`.
@@ -19,10 +19,10 @@ pub struct Libvirt {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Set the terms of a guest of libvirt, in place of what its class says. libvirt keeps them with the domain; a memtide that manages follows at once.
+    /// Set terms for a libvirt guest; they override its class. libvirt stores them in the domain; in manage mode, memtide applies them at once.
     #[command(
         after_help = "The terms are class, shares, reservation and limit, as in\n\n    memtide libvirt set web-1 shares=2000 limit=2GiB\n\n\
-        A term without a value (shares=) is removed: what the class says is valid again."
+        To remove a term, leave its value empty (shares=); the class then applies again."
     )]
     Set {
         /// The domain, as `virsh list` shows it.
@@ -42,7 +42,7 @@ type Change = (String, Option<String>);
 fn change(text: &str) -> Result<Change, String> {
     let (key, value) = text.split_once('=').ok_or("write a term and its value, as in shares=2000")?;
     if !Terms::KEYS.contains(&key) {
-        return Err(format!("there is no term `{}`: write {}", printable(key), Terms::KEYS.join(", ")));
+        return Err(TermError::Unknown(printable(key)).to_string());
     }
     Ok((key.to_owned(), Some(value.to_owned()).filter(|value| !value.is_empty())))
 }
@@ -58,7 +58,7 @@ impl Libvirt {
         let terms = runtime.block_on(libvirt::set_terms(daemons, &domain, &changes))?;
         let domain = printable(&domain);
         match terms.are_none() {
-            true => println!("{domain}: as its class says"),
+            true => println!("{domain}: no terms of its own; its class applies"),
             false => println!("{domain}: {}", printable(&terms.in_words())),
         }
         Ok(ExitCode::SUCCESS)
@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(change("limit="), Ok(("limit".to_owned(), None)));
         assert_eq!(
             change("weight=1").unwrap_err(),
-            "there is no term `weight`: write class, shares, reservation, limit"
+            "there is no term `weight`: write class, shares, reservation or limit"
         );
         assert!(change("shares").is_err());
     }

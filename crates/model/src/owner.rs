@@ -24,7 +24,7 @@ impl fmt::Display for Owner {
         f.write_str(match self {
             Self::Ovirt => "oVirt's MOM sets its balloon",
             Self::Pvestatd => "Proxmox VE's pvestatd sets its balloon",
-            Self::LibvirtLetsRead => "libvirt lets memtide only read",
+            Self::LibvirtLetsRead => "libvirt gives memtide only read access",
         })
     }
 }

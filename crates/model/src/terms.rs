@@ -31,7 +31,7 @@ pub struct Terms {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TermError {
     /// There is no such term.
-    #[error("there is no term `{0}`: write {KEYS}", KEYS = Terms::KEYS.join(", "))]
+    #[error("there is no term `{0}`: write class, shares, reservation or limit")]
     Unknown(String),
     /// It has another kind of value.
     #[error("{key}: `{value}` is {wanted}")]
@@ -59,13 +59,13 @@ impl Terms {
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), TermError> {
         let wrong = |wanted| TermError::Value { key: key.to_owned(), value: value.to_owned(), wanted };
-        let size = || Bytes::from_str(value).map_err(|_| wrong("no size, as in 2 GiB"));
+        let size = || Bytes::from_str(value).map_err(|_| wrong("not a size such as 2 GiB"));
         match key {
-            "class" if value.is_empty() => return Err(wrong("no name of a class")),
+            "class" if value.is_empty() => return Err(wrong("not the name of a class")),
             "class" => self.class = Some(value.to_owned()),
             "shares" => {
                 let shares = value.parse().ok().filter(|shares| *shares > 0);
-                self.shares = Some(shares.ok_or_else(|| wrong("no whole number from 1 on"))?);
+                self.shares = Some(shares.ok_or_else(|| wrong("not a whole number of at least 1"))?);
             }
             "reservation" => self.reservation = Some(size()?),
             "limit" => self.limit = Some(size()?),
@@ -115,9 +115,9 @@ mod tests {
         assert_eq!(
             said,
             [
-                "limit: `much` is no size, as in 2 GiB",
-                "shares: `0` is no whole number from 1 on",
-                "there is no term `weight`: write class, shares, reservation, limit"
+                "limit: `much` is not a size such as 2 GiB",
+                "shares: `0` is not a whole number of at least 1",
+                "there is no term `weight`: write class, shares, reservation or limit"
             ]
         );
     }

@@ -98,7 +98,7 @@ fn of_libvirt(guest: &GuestFacts, why: &Absence) -> Option<Finding> {
     if !is_stuck {
         return None;
     }
-    let fact = format!("libvirt does not answer for it: {why}");
+    let fact = format!("libvirt gives no usable answer about this guest: {why}");
     Some(of_guest(guest, "libvirt.silent", Severity::Problem, fact).costs(ONLY_COUNTED).fix(
         "a shell: see whether libvirt itself gets an answer, and what QEMU waits for",
         [format!("virsh dommemstat {}", domain(guest)), format!("cat /proc/{}/stack", guest.pid)],
@@ -112,14 +112,14 @@ pub(super) fn owned(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
         _ => return None,
     };
     let spare = guest.told.stats.latest().and_then(|stats| stats.available);
-    let gain = spare.map_or_else(String::new, |spare| format!("; up to {spare} of it is not in use now"));
+    let gain = spare.map_or_else(String::new, |spare| format!(", of which up to {spare} is not in use now"));
     let finding = of_guest(guest, "balloon.owned", Severity::Warning, owner.to_string()).costs(format!(
-        "memtide leaves it alone, and counts it at its full {}: two programs that set one balloon work against each other{gain}",
+        "memtide leaves the guest alone, because two programs that set one balloon work against each other; it counts at its full {}{gain}",
         guest.full
     ));
     Some(match owner {
         Owner::Pvestatd => finding.fix(
-            "a shell: hand it over to memtide, at once and without a restart",
+            "a shell: hand the guest over to memtide (takes effect at once, without a restart)",
             [format!("qm set {} --shares 0", shell(&guest.launch.name))],
         ),
         Owner::Ovirt => finding.fix(
@@ -465,11 +465,11 @@ pub(super) fn counters(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
 
 /// libvirt's statistics have no tags for the counters of stalls.
 fn uncounted_by_libvirt(facts: &Facts, guest: &GuestFacts) -> Finding {
-    of_guest(guest, "libvirt.no-stalls", Severity::Hint, "libvirt does not carry allocation stalls, scans and OOM kills")
+    of_guest(guest, "libvirt.no-stalls", Severity::Hint, "libvirt does not pass on the counters of allocation stalls, scans and OOM kills")
         .costs("memtide cannot see it squeal, so its page cache is never squeezed; only major faults and swapping show that it lacks memory")
         .fix(
             format!(
-                "{}: ask QEMU over libvirt (libvirt then notes custom-monitor as a taint of its guests; Linux 6.12 or newer in the guest)",
+                "{}: let memtide ask QEMU through libvirt (libvirt then marks its guests as tainted: custom-monitor; the guest needs Linux 6.12 or newer)",
                 facts.configuration.path.display()
             ),
             ["[[libvirt]]", "monitor_commands = true"],

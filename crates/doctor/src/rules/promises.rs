@@ -145,14 +145,18 @@ pub(super) fn libvirt(facts: &Facts) -> Option<Finding> {
     let only_reads = first.told.fence == Some(Fence::Owned(Owner::LibvirtLetsRead));
     let is_denied = only_reads || first.told.balloon.why_not() == Some(&Absence::Forbidden);
     let fact = match (is_denied, only_reads) {
-        (_, true) => format!("libvirt lets memtide only read about {whose}"),
-        (true, _) => format!("libvirt's daemon refuses memtide, and owns {whose}"),
-        _ => format!("libvirt owns {whose}, and no daemon of it that memtide finds knows of that"),
+        (_, true) => format!("libvirt gives memtide only read access to {whose}"),
+        (true, _) => format!("libvirt's daemon denies memtide access to {whose}"),
+        _ => format!("memtide finds no libvirt daemon that answers for {whose}"),
     };
-    let finding = Finding::of_host("libvirt.out-of-reach", Severity::Warning, fact).costs(ONLY_COUNTED);
+    let cost = match guests.len() {
+        1 => ONLY_COUNTED,
+        _ => "memtide can only count them, at their worst case",
+    };
+    let finding = Finding::of_host("libvirt.out-of-reach", Severity::Warning, fact).costs(cost);
     Some(match is_denied {
         true => finding.fix(
-            "a shell: let memtide in (it must run as root, or in libvirt's group)",
+            "a shell: run memtide as root, or as a member of libvirt's group",
             [facts.as_root("run --manage")],
         ),
         false => finding.fix(

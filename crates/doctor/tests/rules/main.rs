@@ -200,7 +200,10 @@ fn one_guest_is_no_plural() {
         first(facts).launch.by = Launcher::Libvirt;
         absent(facts, Absence::OwnedBy("libvirt".to_owned()));
     });
-    assert!(text(&libvirts[0]).contains("libvirt owns the guest web1, and no daemon"), "{libvirts:#?}");
+    assert!(
+        text(&libvirts[0]).contains("no libvirt daemon that answers for the guest web1"),
+        "{libvirts:#?}"
+    );
     let room = alone(|facts| {
         facts.instances = vec![instance("lab1", 201)];
         let tmpfs = facts.instances[0].file.as_mut().unwrap().tmpfs.as_mut().unwrap();

@@ -299,10 +299,15 @@ async fn connect(path: &Path, peer: Option<Peer>) -> Result<UnixStream, Absence>
         Ok(Err(_)) => return Err(Absence::Disconnected),
         Err(_) => return Err(Absence::Timeout),
     };
-    let listener =
-        stream.peer_cred().ok().and_then(|cred| cred.pid()).and_then(|pid| u32::try_from(pid).ok());
-    match (peer.map(Peer::pid), listener) {
-        (Some(expected), Some(pid)) if pid != expected && pid != 0 => {
+    let listener = stream.peer_cred().ok();
+    let pid = listener.and_then(|cred| cred.pid()).and_then(|pid| u32::try_from(pid).ok());
+    match (peer, pid) {
+        // A service of this user has made the socket for its guest.
+        (Some(Peer::OfUser { user, .. }), _) => match listener.is_some_and(|cred| cred.uid() == user) {
+            true => Ok(stream),
+            false => Err(Absence::Forbidden),
+        },
+        (Some(peer), Some(pid)) if pid != peer.pid() && pid != 0 => {
             Err(Absence::Refused(format!("process {pid} listens at the agent's socket")))
         }
         _ => Ok(stream),

@@ -3,8 +3,8 @@
 //! **Problem.** A daemon answers a client's calls with several threads at once, each when its domain answers. A call about a domain whose QEMU is stopped is
 //! not answered before QEMU goes on, and holds one of the few calls that a daemon takes of a client at once (`max_client_requests`, 5).
 //!
-//! **Rule.** A call that is late stays known as a [`Pending`] until it is answered. The one who made it makes no other call about this domain
-//! before. A connection with [`MOST_LATE`] late calls is *congested*: the daemon's other calls go over a new one. The old one lives as long as somebody waits at it.
+//! **Rule.** A call that is late stays known as a [`Pending`] until it is answered. Until then, its caller makes no other call about the domain.
+//! A connection with [`MOST_LATE`] late calls is *congested*: further calls to the daemon go over a new connection. The old one stays open for as long as a caller waits for an answer on it.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,14 +19,16 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::timeout_at;
 
-use super::protocol::{self, Auth, Domain, Event, HEADER, Header, Kind, LONGEST_FRAME, Procedure, Refusal};
+use super::protocol::{
+    self, Auth, Event, HEADER, Header, Kind, LONGEST_EVENT, LONGEST_FRAME, Procedure, Refusal, Uuid,
+};
 use super::xdr::Malformed;
 
 /// A daemon takes 5 calls of a client at once: more late ones would hold up all others.
 const MOST_LATE: usize = 3;
 /// A call without an answer for this long is late.
 const LATE: Duration = Duration::from_millis(500);
-/// Events that wait for somebody to hear them. More are lost: their hearer looks at everything anew after a pause.
+/// Events that wait for somebody to hear them. A daemon that sends more is left: after the next connection everything is looked at anew.
 const MOST_EVENTS: usize = 1024;
 
 /// Why a call failed.
@@ -82,8 +84,14 @@ pub(super) struct Connection {
     writer: tokio::sync::Mutex<OwnedWriteHalf>,
     reader: AbortHandle,
     /// Events go here; `None` once somebody has taken it.
-    events: Mutex<Option<mpsc::Receiver<(Event, Domain)>>>,
+    events: Mutex<Option<mpsc::Receiver<Heard>>>,
 }
+
+/// An event, and the domain that it is about.
+pub(super) type Heard = (Event, Uuid);
+
+/// The most bytes that are read from a daemon in a second.
+const MOST_A_SECOND: usize = 8 << 20;
 
 #[derive(Debug, Default)]
 struct Shared(Mutex<Waiting>);
@@ -130,7 +138,7 @@ impl Pending {
 }
 
 impl Connection {
-    /// Begins to speak over `stream`, and opens `uri`. Must be called within the runtime.
+    /// Begins to speak over `stream`, and opens `uri`. Events are heard only if `hears`. Must be called within the runtime.
     ///
     /// # Errors
     /// If the daemon refuses, does not answer until `by`, or asks for a password.
@@ -138,11 +146,13 @@ impl Connection {
         stream: UnixStream,
         uri: &str,
         read_only: bool,
+        hears: bool,
         by: Instant,
     ) -> Result<Arc<Self>, CallError> {
         let (read, write) = stream.into_split();
         let shared = Arc::<Shared>::default();
         let (heard, events) = mpsc::channel(MOST_EVENTS);
+        let heard = hears.then_some(heard);
         let reader = tokio::spawn(listen(read, Arc::clone(&shared), heard)).abort_handle();
         let connection = Arc::new(Self {
             shared,
@@ -186,7 +196,7 @@ impl Connection {
     }
 
     /// The events that the daemon sends, once.
-    pub(super) fn take_events(&self) -> Option<mpsc::Receiver<(Event, Domain)>> {
+    pub(super) fn take_events(&self) -> Option<mpsc::Receiver<Heard>> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -251,21 +261,31 @@ impl Shared {
 }
 
 /// Reads frames until the connection ends.
-async fn listen(mut read: OwnedReadHalf, shared: Arc<Shared>, heard: mpsc::Sender<(Event, Domain)>) {
+async fn listen(mut read: OwnedReadHalf, shared: Arc<Shared>, heard: Option<mpsc::Sender<Heard>>) {
+    let (mut second, mut taken) = (Instant::now(), 0_usize);
     loop {
-        if let Err(why) = hear(&mut read, &shared, &heard).await {
-            tracing::debug!(%why, "the connection to libvirt ended");
-            shared.end(why);
-            return;
+        match hear(&mut read, &shared, heard.as_ref()).await {
+            Ok(length) => taken = taken.saturating_add(length),
+            Err(why) => {
+                tracing::debug!(%why, "the connection to libvirt ended");
+                shared.end(why);
+                return;
+            }
+        }
+        if second.elapsed() >= Duration::from_secs(1) {
+            (second, taken) = (Instant::now(), 0);
+        } else if taken > MOST_A_SECOND {
+            tokio::time::sleep_until((second + Duration::from_secs(1)).into()).await;
         }
     }
 }
 
+/// Reads one frame. Returns its length.
 async fn hear(
     read: &mut OwnedReadHalf,
     shared: &Shared,
-    heard: &mpsc::Sender<(Event, Domain)>,
-) -> Result<(), CallError> {
+    heard: Option<&mpsc::Sender<Heard>>,
+) -> Result<usize, CallError> {
     let mut header = [0; HEADER];
     read.read_exact(&mut header).await.map_err(|_| CallError::Closed)?;
     let (length, header) = header.split_first_chunk::<4>().ok_or(Malformed)?;
@@ -274,6 +294,9 @@ async fn hear(
         return Err(Malformed.into());
     }
     let header = Header::read(header)?;
+    if header.kind == Kind::Message && length > LONGEST_EVENT {
+        return Err(Malformed.into());
+    }
     let mut body = Vec::new();
     let expected = (length - HEADER) as u64;
     // No more than has come is kept.
@@ -282,16 +305,14 @@ async fn hear(
         return Err(CallError::Closed);
     }
     match header.kind {
-        Kind::Reply { failed } => shared.answer(&header, failed, body),
+        Kind::Reply { failed } => shared.answer(&header, failed, body)?,
         Kind::Message => {
-            if let Some(event) = header.event() {
-                let lost = heard.try_send((event, Event::domain(&body)?));
-                if lost.is_err() {
-                    tracing::debug!("libvirt sends events faster than they are heard");
-                }
+            if let (Some(heard), Some(event)) = (heard, header.event()) {
+                // Events that are lost are missed: the connection ends, too.
+                heard.try_send((event, Event::domain(&body)?)).map_err(|_| CallError::Closed)?;
             }
-            Ok(())
         }
-        Kind::Other => Ok(()),
+        Kind::Other => {}
     }
+    Ok(length)
 }

@@ -3,8 +3,8 @@
 //! **Problem.** Anybody can write a command line that looks like one of libvirt's, with the identity of another domain. A frozen QEMU holds up
 //! every call about its domain, and only those.
 //!
-//! **Rule.** A process is a domain's if the daemon knows the identity that its command line names, and has written the number of this process into its file. There is at most one call about a
-//! domain without an answer. A late answer is not used, and nothing more is asked before it has come.
+//! **Rule.** A process is a domain's if the daemon knows the identity that its command line names, and has written the number of this process into its file. At most one call about a domain is
+//! unanswered at any time. If its answer is late, memtide waits for it before it asks again, and then discards it.
 
 use std::io;
 use std::path::Path;
@@ -12,14 +12,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memtide_host::{read_regular, within};
-use memtide_model::{Absence, Bytes, Fence, Owner as Whose, PAGE_4K, Reading, Request, Terms, Told};
+use memtide_model::{
+    Absence, Bytes, Fence, Owner as Whose, PAGE_4K, Reading, Request, Terms, Told, printable,
+};
 
 use super::connection::{CallError, Pending};
-use super::daemon::{Daemon, Link, Mailbox, News, Owner};
+use super::daemon::{Daemon, LateCall, Link, Mailbox, News, Owner};
 use super::description::Description;
 use super::picture::{Asked, Picture, Question};
 use super::play::Play;
-use super::protocol::{self, Domain, Job, Procedure, Uuid};
+use super::protocol::{self, Domain, Event, Job, Procedure, Uuid};
 use crate::agent::{AgentLink, pressed};
 use crate::backend::{Control, Later, Wish};
 use crate::qemu::GuestStatsAnswer;
@@ -32,6 +34,9 @@ const LOOKS: [Duration; 3] = [Duration::from_millis(3), Duration::from_millis(8)
 const NEW_ENOUGH: Duration = Duration::from_millis(100);
 /// The longest that the reading of a file with a process's number takes.
 const READS_WITHIN: Duration = Duration::from_millis(200);
+/// Mistakes in a domain's metadata that are told, and their longest part, in characters.
+const MOST_MISTAKES: usize = 4;
+const LONGEST_MISTAKE: usize = 200;
 /// A number of a process, and the end of the line.
 const LONGEST_NUMBER: u64 = 16;
 
@@ -57,7 +62,9 @@ pub(crate) struct LibvirtControl {
     home: Option<Home>,
     picture: Picture,
     play: Play,
-    late: Option<Pending>,
+    late: Option<(Pending, LateCall)>,
+    /// Whether QEMU itself tells its statistics, once that is known.
+    qemu_tells: Option<bool>,
     agent: Option<AgentLink>,
 }
 
@@ -80,6 +87,7 @@ impl LibvirtControl {
             daemons,
             home: None,
             late: None,
+            qemu_tells: None,
             agent: None,
         }
     }
@@ -113,7 +121,11 @@ impl LibvirtControl {
         let port = self.picture.description().and_then(|description| description.agent.clone());
         self.agent = match (port, self.agent.take()) {
             (Some(port), None) if manages => {
-                Some(AgentLink::start(port, Some(Peer::Names(self.process.pid))))
+                // libvirt makes the sockets of its guests. What an administrator's daemon says of the place is true.
+                let is_of_admin = self.home.as_ref().is_some_and(|home| home.is_of_admin);
+                let user = self.process.user.unwrap_or(u32::MAX);
+                let of_user = Peer::OfUser { pid: self.process.pid, user };
+                Some(AgentLink::start(port, (!is_of_admin).then_some(of_user)))
             }
             (Some(_), agent) => agent.filter(|_| manages),
             (None, _) => None,
@@ -122,9 +134,6 @@ impl LibvirtControl {
 
     async fn look(&mut self, wish: Wish, by: Instant) -> Result<(), Absence> {
         self.settle_home(by).await?;
-        if let Some(home) = &self.home {
-            self.picture.note(&home.mailbox.take(), Now::read());
-        }
         let is_in_play = self.play.is_on() || wish.sizes;
         let guests = self.home.as_ref().map_or(1, |home| home.daemon.guests());
         let asked = Asked { is_in_play, has_agent: self.agent.is_some(), guests };
@@ -152,9 +161,11 @@ impl LibvirtControl {
                 let body = self.call(Procedure::DomainGetXmlDesc, Domain::with_no_flags, by).await?;
                 let xml = protocol::read_text(&body).map_err(malformed)?;
                 let description = Description::read(&xml).map_err(malformed)?;
-                for mistake in
-                    description.mistakes.iter().filter(|_| self.picture.has_other_terms(&description))
-                {
+                let is_of_admin = self.home.as_ref().is_some_and(|home| home.is_of_admin);
+                let is_told = is_of_admin && self.picture.has_other_terms(&description);
+                for mistake in description.mistakes.iter().take(MOST_MISTAKES).filter(|_| is_told) {
+                    let mistake: String =
+                        printable(&mistake.to_string()).chars().take(LONGEST_MISTAKE).collect();
                     tracing::warn!(pid = self.process.pid, "libvirt's metadata of this guest: {mistake}");
                 }
                 self.picture.described(description, Instant::now());
@@ -164,22 +175,34 @@ impl LibvirtControl {
                 self.picture.state(protocol::read_state(&body).map_err(malformed)?);
             }
             Question::Job => {
-                let body = self.call(Procedure::DomainGetJobStats, Domain::with_no_flags, by).await?;
-                self.picture.job(Job::read(&body).map_err(malformed)?);
+                match self.try_call(Procedure::DomainGetJobStats, Domain::with_no_flags, by).await {
+                    Ok(body) => self.picture.job(Job::read(&body).map_err(malformed)?),
+                    // A migration that comes in: only its source tells of it.
+                    Err(Failure::Call(CallError::Refused(refusal))) if refusal.is_unsupported() => {
+                        self.picture.job(Job::INCOMING);
+                    }
+                    Err(failure) => return Err(failure.absence()),
+                }
             }
             Question::Stats => {
                 let body = self.call(Procedure::DomainMemoryStats, Domain::memory_stats, by).await?;
                 let stats = protocol::read_memory_stats(&body).map_err(malformed)?;
                 self.picture.size(&stats, Instant::now());
-                let asks_qemu = self.home.as_ref().is_some_and(|home| home.daemon.place.monitor_commands);
-                let answer = if asks_qemu { self.ask_qemu(by).await } else { Err(Absence::Unsupported) };
-                match answer {
-                    // A QEMU that does not tell: libvirt's statistics are less, and something.
-                    Err(Absence::Unsupported | Absence::Malformed | Absence::Refused(_)) => {
-                        self.picture.statistics(&stats, Now::read());
+                let may_ask = self.home.as_ref().is_some_and(|home| home.daemon.place.monitor_commands);
+                if may_ask && self.qemu_tells != Some(false) {
+                    match (self.ask_qemu(by).await, self.qemu_tells) {
+                        (Ok(()), _) => {
+                            self.qemu_tells = Some(true);
+                            return Ok(());
+                        }
+                        // A QEMU that never tells: libvirt's statistics are less, and something. Both in turn would look like news.
+                        (Err(Absence::Unsupported | Absence::Malformed | Absence::Refused(_)), None) => {
+                            self.qemu_tells = Some(false);
+                        }
+                        (failed, _) => return failed,
                     }
-                    answer => return answer,
                 }
+                self.picture.statistics(&stats, Now::read());
             }
         }
         Ok(())
@@ -204,8 +227,15 @@ impl LibvirtControl {
         self.ask(Question::Stats, by).await?;
         let asked = Instant::now();
         for seconds in [0, period] {
-            self.call(Procedure::DomainSetMemoryStatsPeriod, |domain| domain.set_period(seconds), by).await?;
+            let set =
+                self.call(Procedure::DomainSetMemoryStatsPeriod, |domain| domain.set_period(seconds), by);
+            if let Err(why) = set.await {
+                // Polling may be off: the description will tell.
+                self.picture.doubt_description();
+                return Err(why);
+            }
         }
+
         self.picture.asks_at_once();
         for look in LOOKS {
             if self.picture.stats_advanced_since(asked) || asked + look >= by {
@@ -224,6 +254,15 @@ impl LibvirtControl {
         arguments: impl Fn(&Domain) -> Vec<u8>,
         by: Instant,
     ) -> Result<Vec<u8>, Absence> {
+        self.try_call(procedure, arguments, by).await.map_err(|failure| failure.absence())
+    }
+
+    async fn try_call(
+        &mut self,
+        procedure: Procedure,
+        arguments: impl Fn(&Domain) -> Vec<u8>,
+        by: Instant,
+    ) -> Result<Vec<u8>, Failure> {
         self.take_late()?;
         let home = self.home.as_ref().ok_or(Absence::NotYet)?;
         let link = home.daemon.link(self.process.pid, by).await.map_err(|why| match why {
@@ -236,12 +275,12 @@ impl LibvirtControl {
         if answer.as_ref().is_err_and(|error| !error.is_about_one_call() || is_gone(error)) {
             self.leave_home();
         }
-        answer.map_err(|error| error.absence())
+        answer.map_err(Failure::Call)
     }
 
     /// Fails as long as an earlier call has no answer.
     fn take_late(&mut self) -> Result<(), Absence> {
-        if self.late.as_mut().is_some_and(|late| late.take().is_none()) {
+        if self.late.as_mut().is_some_and(|(late, _)| late.take().is_none()) {
             return Err(Absence::Timeout);
         }
         self.late = None;
@@ -259,7 +298,7 @@ impl LibvirtControl {
         match pending.within(by).await {
             Some(answer) => answer,
             None => {
-                self.late = Some(pending);
+                self.late = Some((pending, link.late_call()));
                 Err(CallError::Timeout)
             }
         }
@@ -268,12 +307,21 @@ impl LibvirtControl {
     /// Finds the daemon that has the guest, unless it is known.
     async fn settle_home(&mut self, by: Instant) -> Result<(), Absence> {
         self.take_late()?;
-        if self.home.is_some() {
-            return Ok(());
+        if let Some(home) = &self.home {
+            let news = home.mailbox.take();
+            self.picture.note(&news, Now::read());
+            // Its domain may run as another process now.
+            if !news.missed && !news.events.contains(&Event::Lifecycle) {
+                return Ok(());
+            }
+            self.leave_home();
         }
         let uuid = self.process.uuid.as_deref().and_then(Uuid::parse).ok_or_else(of_libvirt)?;
         let mut why = of_libvirt();
         for daemon in self.daemons.clone() {
+            if self.late.is_some() || Instant::now() >= by {
+                return Err(Absence::Timeout);
+            }
             match self.find_at(&daemon, uuid, by).await {
                 Ok(Some(home)) => {
                     self.home = Some(home);
@@ -392,6 +440,27 @@ impl Control for LibvirtControl {
 
     fn next_event(&mut self) -> Later<'_, ()> {
         Box::pin(self.next_event())
+    }
+}
+
+/// Why a call was not made, or failed.
+enum Failure {
+    NotMade(Absence),
+    Call(CallError),
+}
+
+impl Failure {
+    fn absence(self) -> Absence {
+        match self {
+            Self::NotMade(why) => why,
+            Self::Call(error) => error.absence(),
+        }
+    }
+}
+
+impl From<Absence> for Failure {
+    fn from(why: Absence) -> Self {
+        Self::NotMade(why)
     }
 }
 

@@ -4,11 +4,12 @@
 //! daemon's socket may perhaps read from it.
 //!
 //! **Rule.** Calls go over one connection, which is opened again with pauses that become longer; a congested one is replaced. Events come over a connection of their
-//! own: after each new one everything is looked at anew, since events were missed. If the daemon lets memtide only read, memtide reads.
+//! own: after each reconnection memtide reads everything again, because it may have missed events. If the daemon allows only reading, memtide still reads.
 
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::timeout_at;
 
-use super::connection::{CallError, Connection};
+use super::connection::{CallError, Connection, Heard};
 use super::protocol::{Domain, Event, Procedure, Uuid};
 use crate::back_off::BackOff;
 use crate::qemu::socket::{self, Peer};
@@ -29,6 +30,9 @@ const CONNECTS_AGAIN: (Duration, Duration) = (Duration::from_millis(250), Durati
 const OPENS_WITHIN: Duration = Duration::from_secs(5);
 /// Events are heard anew after at least this long.
 const HEARS_AGAIN: Duration = Duration::from_millis(500);
+
+/// The most calls of memtide without an answer. A daemon has 20 threads for all its clients (`max_workers`): the rest stays for others.
+const MOST_LATE: usize = 14;
 
 /// Where a daemon listens, who it must be, and what the operator allows there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,6 +62,8 @@ pub(crate) struct Daemon {
     pub(super) place: Place,
     opening: tokio::sync::Mutex<()>,
     state: Mutex<State>,
+    /// Calls without an answer, over all connections.
+    late: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
@@ -65,6 +71,8 @@ struct State {
     link: Option<Link>,
     back_off: BackOff,
     mailboxes: HashMap<Uuid, Arc<Mailbox>>,
+    /// A process of the user that the daemon must belong to: the last one that asked for a connection.
+    pid: u32,
     listener: Option<AbortHandle>,
 }
 
@@ -76,6 +84,36 @@ pub(super) struct Link {
     pub(super) is_read_only: bool,
     /// The user of the daemon's process, as the kernel says.
     pub(super) user: u32,
+    /// Calls to this daemon without an answer.
+    late: Arc<AtomicUsize>,
+}
+
+impl Link {
+    /// One more call has no answer, as long as this lives.
+    pub(super) fn late_call(&self) -> LateCall {
+        self.late.fetch_add(1, Ordering::Relaxed);
+        LateCall(Arc::clone(&self.late))
+    }
+}
+
+/// A call without an answer.
+#[derive(Debug)]
+pub(super) struct LateCall(Arc<AtomicUsize>);
+
+impl Drop for LateCall {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A connection to open.
+struct Opening {
+    path: PathBuf,
+    is_read_only: bool,
+    /// Whether events are heard over it.
+    hears: bool,
+    /// A process of the user that the daemon must belong to.
+    pid: u32,
 }
 
 /// What events have told of a domain since somebody looked.
@@ -110,9 +148,11 @@ impl Daemon {
             link: None,
             back_off: BackOff::new(CONNECTS_AGAIN.0, CONNECTS_AGAIN.1),
             mailboxes: HashMap::new(),
+            pid: std::process::id(),
             listener: None,
         };
-        Arc::new(Self { place, opening: tokio::sync::Mutex::default(), state: Mutex::new(state) })
+        let late = Arc::default();
+        Arc::new(Self { place, opening: tokio::sync::Mutex::default(), state: Mutex::new(state), late })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -121,9 +161,13 @@ impl Daemon {
 
     /// Its connection for calls, opened if there is none. `pid` is a process of the user that the daemon must belong to.
     pub(super) async fn link(self: &Arc<Self>, pid: u32, by: Instant) -> Result<Link, Absence> {
+        if self.late.load(Ordering::Relaxed) >= MOST_LATE {
+            return Err(Absence::Timeout);
+        }
         let _one = timeout_at(by.into(), self.opening.lock()).await.map_err(|_| Absence::Timeout)?;
         {
-            let state = self.state();
+            let mut state = self.state();
+            state.pid = pid;
             if let Some(link) = state.link.as_ref().filter(|link| link.connection.is_usable()) {
                 return Ok(link.clone());
             }
@@ -131,14 +175,14 @@ impl Daemon {
                 return Err(why);
             }
         }
-        let opened = self.open(pid, by.min(Instant::now() + OPENS_WITHIN)).await;
+        let opened = self.open(pid, false, by.min(Instant::now() + OPENS_WITHIN)).await;
         let mut state = self.state();
         match opened {
             Ok(link) => {
                 state.back_off.worked();
                 state.link = Some(link.clone());
                 if state.listener.is_none() {
-                    let listens = tokio::spawn(listen(Arc::downgrade(self), pid));
+                    let listens = tokio::spawn(listen(Arc::downgrade(self)));
                     state.listener = Some(listens.abort_handle());
                 }
                 Ok(link)
@@ -152,35 +196,31 @@ impl Daemon {
     }
 
     /// Opens a connection: to its socket for reading and writing, else to the one for reading.
-    async fn open(&self, pid: u32, by: Instant) -> Result<Link, CallError> {
-        match self.open_at(&self.place.socket, false, pid, by).await {
+    async fn open(&self, pid: u32, hears: bool, by: Instant) -> Result<Link, CallError> {
+        let to = |path: &Path, is_read_only| Opening { path: path.to_owned(), is_read_only, hears, pid };
+        match self.open_at(to(&self.place.socket, false), by).await {
             Err(error) if error.absence() == Absence::Forbidden => {
                 let mut read_only = self.place.socket.clone().into_os_string();
                 read_only.push("-ro");
-                self.open_at(Path::new(&read_only), true, pid, by).await.map_err(|_| error)
+                self.open_at(to(Path::new(&read_only), true), by).await.map_err(|_| error)
             }
             opened => opened,
         }
     }
 
-    async fn open_at(
-        &self,
-        path: &Path,
-        is_read_only: bool,
-        pid: u32,
-        by: Instant,
-    ) -> Result<Link, CallError> {
+    async fn open_at(&self, opening: Opening, by: Instant) -> Result<Link, CallError> {
+        let Opening { path, is_read_only, hears, pid } = opening;
         let (stream, user) =
-            self.connect(path, pid).await.map_err(|error| CallError::Connect(error.kind()))?;
+            self.connect(&path, pid).await.map_err(|error| CallError::Connect(error.kind()))?;
         let uri = if user == 0 { "qemu:///system" } else { "qemu:///session" };
-        let connection = Connection::open(stream, uri, is_read_only, by).await?;
-        Ok(Link { connection, is_read_only, user })
+        let connection = Connection::open(stream, uri, is_read_only, hears, by).await?;
+        Ok(Link { connection, is_read_only, user, late: Arc::clone(&self.late) })
     }
 
     async fn connect(&self, path: &Path, pid: u32) -> io::Result<(UnixStream, u32)> {
         let peer = match self.place.owner {
             Owner::Named | Owner::Root => None,
-            Owner::User(_) => Some(Peer::Names(pid)),
+            Owner::User(user) => Some(Peer::OfUser { pid, user }),
         };
         let stream = socket::connect(path, peer).await?;
         let user = stream.peer_cred()?.uid();
@@ -200,9 +240,11 @@ impl Daemon {
         Some(directory.join(format!("{}.pid", domain.name)))
     }
 
-    /// Where the events of a domain arrive from now on.
+    /// Where the events of a domain arrive from now on, in place of where they arrived before.
     pub(super) fn mailbox(&self, uuid: Uuid) -> Arc<Mailbox> {
-        Arc::clone(self.state().mailboxes.entry(uuid).or_default())
+        let mailbox = Arc::<Mailbox>::default();
+        self.state().mailboxes.insert(uuid, Arc::clone(&mailbox));
+        mailbox
     }
 
     /// The domains that somebody wants to hear of.
@@ -218,8 +260,8 @@ impl Daemon {
         }
     }
 
-    fn deliver(&self, event: Event, domain: &Domain) {
-        let mailbox = self.state().mailboxes.get(&domain.uuid).cloned();
+    fn deliver(&self, event: Event, uuid: Uuid) {
+        let mailbox = self.state().mailboxes.get(&uuid).cloned();
         if let Some(mailbox) = mailbox {
             mailbox.put(|news| _ = news.events.insert(event));
         }
@@ -240,10 +282,11 @@ impl Drop for Daemon {
 }
 
 /// Hears events for as long as the daemon is wanted.
-async fn listen(daemon: Weak<Daemon>, pid: u32) {
+async fn listen(daemon: Weak<Daemon>) {
     let mut back_off = BackOff::new(HEARS_AGAIN, CONNECTS_AGAIN.1);
     loop {
         let Some(strong) = daemon.upgrade() else { return };
+        let pid = strong.state().pid;
         let heard = hear(&strong, pid).await;
         drop(strong);
         match heard {
@@ -252,9 +295,9 @@ async fn listen(daemon: Weak<Daemon>, pid: u32) {
                 if let Some(daemon) = daemon.upgrade() {
                     daemon.events_were_missed();
                 }
-                while let Some((event, domain)) = events.1.recv().await {
+                while let Some((event, uuid)) = events.1.recv().await {
                     let Some(daemon) = daemon.upgrade() else { return };
-                    daemon.deliver(event, &domain);
+                    daemon.deliver(event, uuid);
                 }
                 if let Some(daemon) = daemon.upgrade() {
                     daemon.events_were_missed();
@@ -271,12 +314,13 @@ async fn listen(daemon: Weak<Daemon>, pid: u32) {
     }
 }
 
-type Heard = (Arc<Connection>, tokio::sync::mpsc::Receiver<(Event, Domain)>);
+/// A connection, and what is heard over it.
+type Hearing = (Arc<Connection>, tokio::sync::mpsc::Receiver<Heard>);
 
 /// Opens a connection and registers for all events that this daemon knows.
-async fn hear(daemon: &Daemon, pid: u32) -> Result<Heard, CallError> {
+async fn hear(daemon: &Daemon, pid: u32) -> Result<Hearing, CallError> {
     let by = Instant::now() + OPENS_WITHIN;
-    let link = daemon.open(pid, by).await?;
+    let link = daemon.open(pid, true, by).await?;
     for event in Event::ALL {
         match link.connection.call(Procedure::RegisterEvent, &event.registration(), by).await {
             // An older daemon does not know each of them.

@@ -13,8 +13,11 @@ use super::xdr::Malformed;
 
 /// The namespace of memtide's own metadata.
 pub const NAMESPACE: &str = "urn:memtide:libvirt:1";
-/// A description has no more nodes.
-const MOST_NODES: u32 = 100_000;
+/// A description has no more bytes and nodes.
+const LONGEST: usize = 256 << 10;
+const MOST_NODES: u32 = 20_000;
+/// No tag has more attributes, and no description more namespaces: the reader's work grows with the square of both.
+const MOST_ATTRIBUTES: usize = 256;
 /// No guest has this much memory, in KiB (1 PiB).
 const MOST_KIB: u64 = 1 << 40;
 
@@ -136,6 +139,11 @@ pub(super) fn terms_in(xml: &str) -> Result<BTreeMap<String, String>, Malformed>
 }
 
 fn parse(xml: &str) -> Result<Document<'_>, Malformed> {
+    let is_crowded = |tag: &str| tag.bytes().filter(|&byte| byte == b'=').count() > MOST_ATTRIBUTES;
+    let namespaces = xml.match_indices("xmlns").take(MOST_ATTRIBUTES + 1).count();
+    if xml.len() > LONGEST || xml.split('<').any(is_crowded) || namespaces > MOST_ATTRIBUTES {
+        return Err(Malformed);
+    }
     let options = ParsingOptions { allow_dtd: false, nodes_limit: MOST_NODES, ..ParsingOptions::default() };
     Document::parse_with_options(xml, options).map_err(|_| Malformed)
 }
@@ -179,6 +187,16 @@ mod tests {
         assert_eq!(read.agent, Some(PathBuf::from(socket)));
         assert_eq!((read.terms.class.as_deref(), read.terms.shares), (Some("batch"), Some(2000)));
         assert_eq!(read.mistakes, []);
+    }
+
+    #[test]
+    fn a_description_that_takes_long_to_read_is_not_read() {
+        let of = |inner: &str| format!("<domain><memory>1024</memory>{inner}</domain>");
+        let many: String = (0..5_000).map(|number| format!(" a{number}=''")).collect();
+        let nested = "<a xmlns:b='c'>".repeat(5_000) + &"</a>".repeat(5_000);
+        for heavy in [format!("<x{many}/>"), nested, "<x/>".repeat(100_000)] {
+            assert_eq!(Description::read(&of(&heavy)), Err(Malformed));
+        }
     }
 
     #[test]

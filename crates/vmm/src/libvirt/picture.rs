@@ -4,7 +4,7 @@
 //!
 //! | question | asked |
 //! |---|---|
-//! | statistics, with the size of the balloon | at each look at a guest in play; of an idle one, every 100 ms for each guest of its daemon, at most every 10 s (2 s if it has an agent) |
+//! | statistics, with the size of the balloon | at each look at a guest in play; for an idle guest, the interval is 100 ms times the number of guests of its daemon, but no longer than 10 s (2 s if the guest has an agent) |
 //! | state, and whether a job is under way | after events, and every 5 s with the statistics (10 s of an idle guest) |
 //! | description | at first, after events about devices or metadata, and every 60 s |
 
@@ -63,9 +63,14 @@ pub(super) struct Asked {
 pub(super) struct Picture {
     description: Option<Description>,
     described_at: Option<Instant>,
+    /// It may have changed.
+    description_is_due: bool,
     state_at: Option<Instant>,
     asked_at: Option<Instant>,
     actual: Option<(Bytes, Instant)>,
+    /// What the balloon held then.
+    held: Option<Bytes>,
+
     stats: StatsClock,
     /// The driver has moved its balloon or sent statistics since the guest's last start.
     driver_works: bool,
@@ -84,9 +89,12 @@ impl Picture {
         Self {
             description: None,
             described_at: None,
+            description_is_due: true,
             state_at: None,
             asked_at: None,
             actual: None,
+            held: None,
+
             stats: StatsClock::default(),
             driver_works: false,
             ours: None,
@@ -102,19 +110,23 @@ impl Picture {
     pub(super) fn note(&mut self, news: &News, now: Now) {
         for event in &news.events {
             match event {
-                Event::Reboot => self.reset.seen(now.wall.as_secs(), self.actual.map(|(actual, _)| actual)),
+                // Below: what the balloon did before says nothing of the new driver.
+                Event::Reboot => {}
                 Event::DeviceAdded
                 | Event::DeviceRemoved
                 | Event::MemoryDeviceSizeChange
-                | Event::MetadataChange => {
-                    self.described_at = None;
-                }
+                | Event::MetadataChange => self.description_is_due = true,
                 Event::Lifecycle | Event::JobCompleted => self.state_at = None,
                 Event::BalloonChange => self.driver_works = true,
             }
         }
+        if news.events.contains(&Event::Reboot) {
+            self.reset.seen(now.wall.as_secs(), self.actual.map(|(actual, _)| actual));
+            self.driver_works = false;
+        }
         if news.missed {
-            (self.described_at, self.state_at) = (None, None);
+            self.description_is_due = true;
+            self.state_at = None;
         }
         if news.missed || !news.events.is_empty() {
             self.asked_at = None;
@@ -131,7 +143,7 @@ impl Picture {
         }
         self.asked_at = Some(now);
         let mut questions = Vec::new();
-        if is_due(self.described_at, DESCRIPTION_PERIOD, now) {
+        if self.description_is_due || is_due(self.described_at, DESCRIPTION_PERIOD, now) {
             questions.push(Question::Description);
         }
         if is_due(self.state_at, STATE_PERIOD, now) {
@@ -151,8 +163,14 @@ impl Picture {
         self.description.as_ref().is_none_or(|old| (&old.terms, &old.mistakes) != (&new.terms, &new.mistakes))
     }
 
+    /// The description may have changed.
+    pub(super) const fn doubt_description(&mut self) {
+        self.description_is_due = true;
+    }
+
     pub(super) fn described(&mut self, description: Description, now: Instant) {
         self.described_at = Some(now);
+        self.description_is_due = false;
         self.full = description.full;
         self.description = Some(description);
     }
@@ -183,8 +201,11 @@ impl Picture {
     pub(super) fn size(&mut self, stats: &[(i32, u64)], now: Instant) {
         let actual = of_tag(stats, 6).map(Bytes::from_kib).filter(|actual| *actual <= self.start_size());
         if let Some(actual) = actual {
-            let moved = self.actual.is_some_and(|(before, _)| before != actual);
-            self.driver_works |= moved || actual < self.start_size();
+            // Memory that is plugged changes what QEMU tells, and not what the driver holds.
+            let holds = self.start_size().saturating_sub(actual);
+            let moved = self.held.is_some_and(|before| before != holds);
+            self.driver_works |= moved || (!holds.is_zero() && !self.reset.is_pending());
+            self.held = Some(holds);
             self.actual = Some((actual, now));
         }
     }
@@ -298,10 +319,13 @@ impl Picture {
             claimed: self.description.is_none(),
             balloon: self.balloon(reading(self.actual)),
             hotplug: match hotplug {
-                Some((Some(hotplug), at)) => Reading::Fresh {
-                    value: hotplug,
-                    age: Span::from(now.instant.saturating_duration_since(at)),
-                },
+                Some((Some(value), at)) => {
+                    let age = Span::from(now.instant.saturating_duration_since(at));
+                    match &self.unreachable {
+                        None => Reading::Fresh { value, age },
+                        Some(why) => Reading::Stale { value, age, why: why.clone() },
+                    }
+                }
                 _ => Reading::unsupported(),
             },
             stats: self.stats(now),
@@ -408,4 +432,79 @@ fn guest_stats(of: impl Fn(i32) -> Option<u64>) -> GuestStats {
 
 fn is_due(last: Option<Instant>, period: Duration, now: Instant) -> bool {
     last.is_none_or(|last| now.saturating_duration_since(last) >= period)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::description::BalloonDevice;
+    use super::*;
+
+    fn described(mib: u64) -> Description {
+        let balloon = Some(BalloonDevice { period: 1, ..BalloonDevice::default() });
+        Description { full: Bytes::from_mib(mib), balloon, ..Description::default() }
+    }
+
+    /// A look that finds the balloon at this size, and statistics of this second, if the driver has ever sent any.
+    fn look(picture: &mut Picture, mib: u64, second: Option<u64>, now: Now) {
+        let mut stats = vec![(6, mib << 10)];
+        stats.extend(second.map(|second| (9, second)));
+        stats.extend(second.map(|second| (3, second)));
+        picture.size(&stats, now.instant);
+        picture.statistics(&stats, now);
+        picture.settle();
+    }
+
+    fn why_no_balloon(picture: &Picture, now: Now) -> Option<Absence> {
+        picture.told(now).balloon.why_not().cloned()
+    }
+
+    #[test]
+    fn a_driver_works_once_it_has_answered_or_holds_memory() {
+        let now = Now::read();
+        let mut picture = Picture::new(Bytes::from_mib(512));
+        picture.described(described(512), now.instant);
+        look(&mut picture, 512, None, now);
+        assert_eq!(why_no_balloon(&picture, now), Some(Absence::NoDriver));
+        // A DIMM is plugged: QEMU's number moves, and no driver has done it.
+        picture.described(described(768), now.instant);
+        look(&mut picture, 768, None, now);
+        assert_eq!(why_no_balloon(&picture, now), Some(Absence::NoDriver));
+        look(&mut picture, 700, None, now);
+        assert_eq!(why_no_balloon(&picture, now), None);
+    }
+
+    #[test]
+    fn after_a_reboot_the_driver_has_to_answer_anew() {
+        let now = Now::read();
+        let second = now.wall.as_secs();
+        let mut picture = Picture::new(Bytes::from_mib(512));
+        picture.described(described(512), now.instant);
+        look(&mut picture, 512, Some(second - 2), now);
+        assert_eq!(why_no_balloon(&picture, now), None);
+        let events = [Event::Reboot, Event::BalloonChange].into();
+        picture.note(&News { missed: false, events }, now);
+        // Its balloon is empty, and its statistics are those from before.
+        look(&mut picture, 512, Some(second - 2), now);
+        assert_eq!(why_no_balloon(&picture, now), Some(Absence::NoDriver));
+        look(&mut picture, 512, Some(second + 1), now);
+        assert_eq!(why_no_balloon(&picture, now), None);
+    }
+
+    #[test]
+    fn an_idle_guest_of_many_is_asked_seldom() {
+        let now = Instant::now();
+        let later = |millis: u64| now + Duration::from_millis(millis);
+        let asked = |guests, has_agent| Asked { is_in_play: false, has_agent, guests };
+        for (guests, has_agent, period) in
+            [(1, false, 100), (30, false, 3_000), (500, false, 10_000), (500, true, 2_000)]
+        {
+            let mut picture = Picture::new(Bytes::from_mib(512));
+            picture.unreachable = None;
+            assert!(!picture.questions(asked(guests, has_agent), now).is_empty());
+            assert!(picture.questions(asked(guests, has_agent), later(period - 1)).is_empty(), "{guests}");
+            let of_play = Asked { is_in_play: true, ..asked(guests, has_agent) };
+            assert!(!picture.questions(of_play, later(period - 1)).is_empty(), "{guests}");
+            assert!(!picture.questions(asked(guests, has_agent), later(2 * period)).is_empty(), "{guests}");
+        }
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! **Problem.** Each question costs libvirt's daemon half a millisecond of processor time, and one daemon answers for all guests. A guest that rests has nothing new to tell.
 //!
-//! **Rule.** The kernel tells for 20 µs whether a process has run or its memory has changed. A guest that lacks memory does both. A guest that was asked for something is in play, too.
+//! **Rule.** Asking the kernel whether a process has run, or its memory has changed, costs 20 µs. In a guest that lacks memory, both happen. A guest is also in play for a while after memtide has asked it
+//! for something.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -16,7 +16,9 @@ const VERSION: u32 = 1;
 /// The header, with the length before it.
 pub(super) const HEADER: usize = 28;
 /// The longest frame that is read, in bytes. A domain's description has about 10 KiB.
-pub(super) const LONGEST_FRAME: usize = 8 << 20;
+pub(super) const LONGEST_FRAME: usize = 1 << 20;
+/// The longest event that is read, in bytes.
+pub(super) const LONGEST_EVENT: usize = 64 << 10;
 /// The longest part of a refusal that is kept, in characters.
 const LONGEST_REFUSAL: usize = 200;
 /// `VIR_DOMAIN_AFFECT_LIVE`, `VIR_DOMAIN_AFFECT_CONFIG`.
@@ -202,10 +204,11 @@ impl Event {
     }
 
     /// The domain that an event is about: each one has it after the number of its registration.
-    pub(super) fn domain(body: &[u8]) -> Result<Domain, Malformed> {
+    pub(super) fn domain(body: &[u8]) -> Result<Uuid, Malformed> {
         let mut reader = Reader::new(body);
         reader.signed()?;
-        Domain::read(&mut reader)
+        reader.skip_text()?;
+        Ok(Uuid(reader.fixed()?))
     }
 }
 
@@ -371,6 +374,9 @@ pub(super) struct Job {
 }
 
 impl Job {
+    /// A migration to this host.
+    pub(super) const INCOMING: Self = Self { is_active: true, operation: 4 };
+
     /// Reads the answer to [`Procedure::DomainGetJobStats`].
     pub(super) fn read(body: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(body);
@@ -425,6 +431,12 @@ impl Refusal {
     pub(super) const fn is_about_a_missing_domain(&self) -> bool {
         // VIR_ERR_NO_DOMAIN, VIR_ERR_OPERATION_INVALID
         matches!(self.code, 42 | 55)
+    }
+
+    /// Whether the daemon cannot do this for this domain now.
+    pub(super) const fn is_unsupported(&self) -> bool {
+        // VIR_ERR_OPERATION_UNSUPPORTED
+        self.code == 84
     }
 
     /// Whether the daemon does not let memtide do this.

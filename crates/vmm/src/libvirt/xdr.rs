@@ -1,7 +1,7 @@
 //! External Data Representation, as libvirt's messages use it (RFC 4506): everything is big-endian and fills whole words of 4 bytes.
 
-/// The longest text of a message, in bytes (`REMOTE_STRING_MAX` of libvirt's `remote_protocol.x`).
-const LONGEST_TEXT: u32 = 4 << 20;
+/// The longest text that is read or written, in bytes. (libvirt takes 4 MiB; a domain's description has about 10 KiB.)
+const LONGEST_TEXT: u32 = 512 << 10;
 
 /// A message that does not follow the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -100,6 +100,13 @@ impl<'a> Reader<'a> {
         let (text, rest) = self.0.split_at_checked(padded).ok_or(Malformed)?;
         self.0 = rest;
         Ok(String::from_utf8_lossy(&text[..length]).into_owned())
+    }
+
+    /// Passes over a text.
+    pub(super) fn skip_text(&mut self) -> Result<(), Malformed> {
+        let length = (self.unsigned()? as usize).next_multiple_of(4);
+        self.0 = self.0.get(length..).ok_or(Malformed)?;
+        Ok(())
     }
 
     /// A text that may be missing.

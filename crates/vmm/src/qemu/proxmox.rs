@@ -46,7 +46,10 @@ impl Configured {
             return;
         }
         self.read_at = Some(Instant::now());
-        let Some(file) = configuration(directory, process) else { return };
+        let Some(file) = configuration(directory, process) else {
+            self.fence = directory.exists().then_some(Fence::Owned(Owner::Pvestatd));
+            return;
+        };
         let directory = directory.to_owned();
         let read = within(process.pid, WITHIN, move || match read_regular(&file, LONGEST) {
             Ok(text) => fence(&String::from_utf8_lossy(&text)),

@@ -31,13 +31,20 @@ pub enum Peer {
     Names(u32),
     /// The operator has named the path of its socket.
     IsNamed(u32),
+    /// Another process of this user, who owns the place of the socket.
+    OfUser {
+        /// A process of the user, for the time budget.
+        pid: u32,
+        /// The user.
+        user: u32,
+    },
 }
 
 impl Peer {
     /// Its number.
     #[must_use]
     pub const fn pid(self) -> u32 {
-        let (Self::Names(pid) | Self::IsNamed(pid)) = self;
+        let (Self::Names(pid) | Self::IsNamed(pid) | Self::OfUser { pid, .. }) = self;
         pid
     }
 }
@@ -50,10 +57,13 @@ impl Peer {
 pub(crate) async fn connect(path: &Path, peer: Option<Peer>) -> io::Result<UnixStream> {
     let seen = match peer {
         None | Some(Peer::IsNamed(_)) => at(path, OFlags::empty())?,
-        Some(Peer::Names(peer)) => {
+        Some(peer @ (Peer::Names(_) | Peer::OfUser { .. })) => {
             let path = path.to_owned();
             let opening = tokio::task::spawn_blocking(move || {
-                within(peer, OPENS_WITHIN, move || of_process(&path, peer))
+                within(peer.pid(), OPENS_WITHIN, move || match peer {
+                    Peer::OfUser { user, .. } => of_user(&path, user),
+                    Peer::Names(pid) | Peer::IsNamed(pid) => of_process(&path, pid),
+                })
             });
             opening.await.map_err(io::Error::other)?.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?
         }
@@ -80,6 +90,12 @@ pub fn listener_of(path: &Path) -> io::Result<(u32, u32)> {
 fn at(path: &Path, more: OFlags) -> io::Result<SeenFile> {
     let seen = SeenFile::at(path, more)?;
     if seen.kind() == FileType::Socket { Ok(seen) } else { Err(io::ErrorKind::ConnectionRefused.into()) }
+}
+
+/// The socket at `path` of this user.
+fn of_user(path: &Path, user: u32) -> io::Result<SeenFile> {
+    let seen = at(path, OFlags::NOFOLLOW)?;
+    if seen.user() == user { Ok(seen) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
 /// The socket at `path` of the process `pid`.
