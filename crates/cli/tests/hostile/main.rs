@@ -238,7 +238,10 @@ fn claims_of_900_gib() {
         }
         let promised = Bytes::sum(honest.iter().map(|guest| guest.report.reach));
         assert!(status.host.reach < promised.saturating_add(Bytes::from_mib(200)), "{:#?}", status.host);
-        assert_eq!((status.host.breach, status.host.unmet), (Bytes::ZERO, Bytes::ZERO), "{:#?}", status.host);
+        // A guest may have grown by a page since the last decision. What the liars claim would always be missing.
+        daemon.until("the commitment is kept", |status| {
+            status.host.breach.is_zero() && status.host.unmet.is_zero()
+        });
     }
 }
 
