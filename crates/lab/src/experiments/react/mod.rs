@@ -49,7 +49,7 @@ const TIGHT: Bytes = Bytes::from_mib(640 + 2 * 150);
 /// The number of busy guests, the memory that each uses, and the memory that the idle guest has used before.
 const BUSY: usize = 4;
 const USED_MIB: u64 = 680;
-const TOUCHED_MIB: u64 = 750;
+const TOUCHED_MIB: u64 = 850;
 /// The default reserve of memtide, and the rest of the host that is free, in percent: between the lines of hard (4) and low
 /// (2).
 const RESERVE_PERCENT: u64 = 5;
