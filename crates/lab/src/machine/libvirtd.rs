@@ -83,7 +83,20 @@ impl Libvirtd {
             .map_err(LabError::file(&emulator))?;
         let this = Self { dir, emulator, daemon: Mutex::new(None) };
         this.begin()?;
+        this.probe()?;
         Ok(this)
+    }
+
+    /// Starts a guest without a system and ends it: some machines run a libvirtd, but no guests of it.
+    fn probe(&self) -> Result<(), LabError> {
+        let emulator = self.emulator.display();
+        let xml = format!(
+            "<domain type='qemu'><name>probe</name><memory unit='MiB'>32</memory><vcpu>1</vcpu><os><type arch='x86_64' machine='q35'>hvm</type></os><features><acpi/></features>\
+             <devices><emulator>{emulator}</emulator></devices></domain>"
+        );
+        let cannot = |why: LabError| LabError::Missing(format!("libvirt cannot start guests here: {why}"));
+        self.create("probe", &xml, None).map_err(cannot)?;
+        self.virsh(&["destroy", "probe"]).map(drop)
     }
 
     /// Starts the daemon, again if it was ended. Its guests run on meanwhile.
