@@ -29,7 +29,7 @@ const MOST_LATE: usize = 3;
 /// A call without an answer for this long is late.
 const LATE: Duration = Duration::from_millis(500);
 /// Events that wait for somebody to hear them. A daemon that sends more is left: after the next connection everything is looked at anew.
-const MOST_EVENTS: usize = 1024;
+pub(super) const MOST_EVENTS: usize = 1024;
 
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,8 +83,6 @@ pub(super) struct Connection {
     shared: Arc<Shared>,
     writer: tokio::sync::Mutex<OwnedWriteHalf>,
     reader: AbortHandle,
-    /// Events go here; `None` once somebody has taken it.
-    events: Mutex<Option<mpsc::Receiver<Heard>>>,
 }
 
 /// An event, and the domain that it is about.
@@ -138,7 +136,7 @@ impl Pending {
 }
 
 impl Connection {
-    /// Begins to speak over `stream`, and opens `uri`. Events are heard only if `hears`. Must be called within the runtime.
+    /// Begins to speak over `stream`, and opens `uri`. Events go to `heard`, if they are wanted. Must be called within the runtime.
     ///
     /// # Errors
     /// If the daemon refuses, does not answer until `by`, or asks for a password.
@@ -146,20 +144,14 @@ impl Connection {
         stream: UnixStream,
         uri: &str,
         read_only: bool,
-        hears: bool,
+        heard: Option<mpsc::Sender<Heard>>,
         by: Instant,
     ) -> Result<Arc<Self>, CallError> {
         let (read, write) = stream.into_split();
         let shared = Arc::<Shared>::default();
-        let (heard, events) = mpsc::channel(MOST_EVENTS);
-        let heard = hears.then_some(heard);
+
         let reader = tokio::spawn(listen(read, Arc::clone(&shared), heard)).abort_handle();
-        let connection = Arc::new(Self {
-            shared,
-            writer: tokio::sync::Mutex::new(write),
-            reader,
-            events: Mutex::new(Some(events)),
-        });
+        let connection = Arc::new(Self { shared, writer: tokio::sync::Mutex::new(write), reader });
         match Auth::read(&connection.call(Procedure::AuthList, &[], by).await?)? {
             Auth::None => {}
             Auth::Polkit => _ = connection.call(Procedure::AuthPolkit, &[], by).await?,
@@ -193,11 +185,6 @@ impl Connection {
                 Err(CallError::Closed)
             }
         }
-    }
-
-    /// The events that the daemon sends, once.
-    pub(super) fn take_events(&self) -> Option<mpsc::Receiver<Heard>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Whether it can be used for new calls.

@@ -103,11 +103,15 @@ impl LibvirtControl {
         Told { agent, fence: told.fence.or(self.owned()), terms: self.terms(), ..told }
     }
 
+    /// Whether only an administrator of the host can have described the guest.
+    fn is_of_admin(&self) -> bool {
+        self.home.as_ref().is_some_and(|home| home.is_of_admin)
+    }
+
     /// What the guest's description asks for. A user who describes their own guests gains nothing by it.
     fn terms(&self) -> Option<Terms> {
         let terms = &self.picture.description()?.terms;
-        let is_followed = self.home.as_ref().is_some_and(|home| home.is_of_admin) && !terms.are_none();
-        is_followed.then(|| terms.clone())
+        (self.is_of_admin() && !terms.are_none()).then(|| terms.clone())
     }
 
     /// Why memtide may not set the guest's memory, whatever the guest does.
@@ -122,10 +126,9 @@ impl LibvirtControl {
         self.agent = match (port, self.agent.take()) {
             (Some(port), None) if manages => {
                 // libvirt makes the sockets of its guests. What an administrator's daemon says of the place is true.
-                let is_of_admin = self.home.as_ref().is_some_and(|home| home.is_of_admin);
                 let user = self.process.user.unwrap_or(u32::MAX);
                 let of_user = Peer::OfUser { pid: self.process.pid, user };
-                Some(AgentLink::start(port, (!is_of_admin).then_some(of_user)))
+                Some(AgentLink::start(port, (!self.is_of_admin()).then_some(of_user)))
             }
             (Some(_), agent) => agent.filter(|_| manages),
             (None, _) => None,
@@ -161,8 +164,7 @@ impl LibvirtControl {
                 let body = self.call(Procedure::DomainGetXmlDesc, Domain::with_no_flags, by).await?;
                 let xml = protocol::read_text(&body).map_err(malformed)?;
                 let description = Description::read(&xml).map_err(malformed)?;
-                let is_of_admin = self.home.as_ref().is_some_and(|home| home.is_of_admin);
-                let is_told = is_of_admin && self.picture.has_other_terms(&description);
+                let is_told = self.is_of_admin() && self.picture.has_other_terms(&description);
                 for mistake in description.mistakes.iter().take(MOST_MISTAKES).filter(|_| is_told) {
                     let mistake: String =
                         printable(&mistake.to_string()).chars().take(LONGEST_MISTAKE).collect();
@@ -235,7 +237,6 @@ impl LibvirtControl {
                 return Err(why);
             }
         }
-
         self.picture.asks_at_once();
         for look in LOOKS {
             if self.picture.stats_advanced_since(asked) || asked + look >= by {

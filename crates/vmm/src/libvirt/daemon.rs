@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use memtide_model::Absence;
 use tokio::net::UnixStream;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::timeout_at;
 
-use super::connection::{CallError, Connection, Heard};
+use super::connection::{CallError, Connection, Heard, MOST_EVENTS};
 use super::protocol::{Domain, Event, Procedure, Uuid};
 use crate::back_off::BackOff;
 use crate::qemu::socket::{self, Peer};
@@ -110,8 +110,8 @@ impl Drop for LateCall {
 struct Opening {
     path: PathBuf,
     is_read_only: bool,
-    /// Whether events are heard over it.
-    hears: bool,
+    /// Where events go that are heard over it.
+    heard: Option<mpsc::Sender<Heard>>,
     /// A process of the user that the daemon must belong to.
     pid: u32,
 }
@@ -175,7 +175,7 @@ impl Daemon {
                 return Err(why);
             }
         }
-        let opened = self.open(pid, false, by.min(Instant::now() + OPENS_WITHIN)).await;
+        let opened = self.open(pid, None, by.min(Instant::now() + OPENS_WITHIN)).await;
         let mut state = self.state();
         match opened {
             Ok(link) => {
@@ -196,8 +196,18 @@ impl Daemon {
     }
 
     /// Opens a connection: to its socket for reading and writing, else to the one for reading.
-    async fn open(&self, pid: u32, hears: bool, by: Instant) -> Result<Link, CallError> {
-        let to = |path: &Path, is_read_only| Opening { path: path.to_owned(), is_read_only, hears, pid };
+    async fn open(
+        &self,
+        pid: u32,
+        heard: Option<mpsc::Sender<Heard>>,
+        by: Instant,
+    ) -> Result<Link, CallError> {
+        let to = |path: &Path, is_read_only| Opening {
+            path: path.to_owned(),
+            is_read_only,
+            heard: heard.clone(),
+            pid,
+        };
         match self.open_at(to(&self.place.socket, false), by).await {
             Err(error) if error.absence() == Absence::Forbidden => {
                 let mut read_only = self.place.socket.clone().into_os_string();
@@ -209,11 +219,11 @@ impl Daemon {
     }
 
     async fn open_at(&self, opening: Opening, by: Instant) -> Result<Link, CallError> {
-        let Opening { path, is_read_only, hears, pid } = opening;
+        let Opening { path, is_read_only, heard, pid } = opening;
         let (stream, user) =
             self.connect(&path, pid).await.map_err(|error| CallError::Connect(error.kind()))?;
         let uri = if user == 0 { "qemu:///system" } else { "qemu:///session" };
-        let connection = Connection::open(stream, uri, is_read_only, hears, by).await?;
+        let connection = Connection::open(stream, uri, is_read_only, heard, by).await?;
         Ok(Link { connection, is_read_only, user, late: Arc::clone(&self.late) })
     }
 
@@ -290,12 +300,12 @@ async fn listen(daemon: Weak<Daemon>) {
         let heard = hear(&strong, pid).await;
         drop(strong);
         match heard {
-            Ok(mut events) => {
+            Ok((_connection, mut events)) => {
                 back_off.worked();
                 if let Some(daemon) = daemon.upgrade() {
                     daemon.events_were_missed();
                 }
-                while let Some((event, uuid)) = events.1.recv().await {
+                while let Some((event, uuid)) = events.recv().await {
                     let Some(daemon) = daemon.upgrade() else { return };
                     daemon.deliver(event, uuid);
                 }
@@ -315,12 +325,13 @@ async fn listen(daemon: Weak<Daemon>) {
 }
 
 /// A connection, and what is heard over it.
-type Hearing = (Arc<Connection>, tokio::sync::mpsc::Receiver<Heard>);
+type Hearing = (Arc<Connection>, mpsc::Receiver<Heard>);
 
 /// Opens a connection and registers for all events that this daemon knows.
 async fn hear(daemon: &Daemon, pid: u32) -> Result<Hearing, CallError> {
     let by = Instant::now() + OPENS_WITHIN;
-    let link = daemon.open(pid, true, by).await?;
+    let (heard, events) = mpsc::channel(MOST_EVENTS);
+    let link = daemon.open(pid, Some(heard), by).await?;
     for event in Event::ALL {
         match link.connection.call(Procedure::RegisterEvent, &event.registration(), by).await {
             // An older daemon does not know each of them.
@@ -328,6 +339,5 @@ async fn hear(daemon: &Daemon, pid: u32) -> Result<Hearing, CallError> {
             Err(error) => return Err(error),
         }
     }
-    let events = link.connection.take_events().ok_or(CallError::Closed)?;
     Ok((link.connection, events))
 }

@@ -70,7 +70,6 @@ pub(super) struct Picture {
     actual: Option<(Bytes, Instant)>,
     /// What the balloon held then.
     held: Option<Bytes>,
-
     stats: StatsClock,
     /// The driver has moved its balloon or sent statistics since the guest's last start.
     driver_works: bool,
@@ -94,7 +93,6 @@ impl Picture {
             asked_at: None,
             actual: None,
             held: None,
-
             stats: StatsClock::default(),
             driver_works: false,
             ours: None,
