@@ -4,7 +4,7 @@
 //! shrank by 98 MiB reported 101,711,872 more. No kernel reports refaults. A read that misses the cache is not a major fault, so it shows
 //! only if the kernel must reclaim other memory for it.
 
-use memtide_model::{Bytes, GuestStats, MIB};
+use memtide_model::{Bytes, DiskReads, GuestStats, MIB};
 
 use crate::guest::Guest;
 use crate::spec::Kernel;
@@ -15,6 +15,13 @@ const UNMANAGED: u64 = 41 * MIB;
 const DESCRIPTIONS_PART: u64 = 64;
 
 impl Guest {
+    /// What its VMM counts of its disks, with its swap among them.
+    #[must_use]
+    pub fn disks(&self) -> DiskReads {
+        let bytes = Bytes::new(self.progress.read + self.counters.swapped_in);
+        DiskReads { bytes, took_us: Some(self.counters.disk_waits) }
+    }
+
     /// The driver's current answer. It counts memory in MiB of the guest, whether or not the host backs it.
     #[must_use]
     pub fn stats(&self) -> GuestStats {

@@ -90,7 +90,7 @@ pub use terms::{TermError, Terms};
 pub use text::{counted, printable, stays_in_line};
 pub use time::{Moment, Span, WallClock};
 pub use tmpfs::{Space, Tmpfs, TmpfsId, TmpfsReport};
-pub use told::{Balloon, Fence, Hotplug, Polling, Told, largest_guest};
+pub use told::{Balloon, DiskReads, Fence, Hotplug, Polling, Told, largest_guest};
 pub use units::{
     Bytes, MIB, PAGE_4K, PageSize, Pages, ParseBytesError, ParseShareError, Share, ShareAboveAll,
 };

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AgentCounters, BackOff, Bytes, Deed, Gain, GuestId, GuestStats, Hold, HostState, KsmState, Moment,
+    AgentCounters, BackOff, Bytes, Deed, DiskReads, Gain, GuestId, GuestStats, Hold, HostState, KsmState, Moment,
     Polling, Pressure, Reason, Span, SwapCounters, TmpfsId, UnderWay,
 };
 
@@ -97,6 +97,9 @@ pub struct GuestState {
     /// The counters of want in its last fresh statistics; `None` before the first.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub counters: Option<BalloonCounters>,
+    /// What it had read from its disks when its VMM last told, and when that was.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub disks: Option<(DiskReads, Moment)>,
     /// The earliest moment at which the newest statistics can have been made.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stats_of: Option<Moment>,

@@ -24,6 +24,9 @@ pub struct Told {
     /// What the agent in the guest tells.
     #[serde(skip_serializing_if = "Reading::is_unsupported", default = "Reading::unsupported")]
     pub agent: Reading<Agent>,
+    /// What it has read from its disks, as its VMM counts it.
+    #[serde(skip_serializing_if = "Reading::is_unsupported", default = "Reading::unsupported")]
+    pub disks: Reading<DiskReads>,
     /// Whether the VMM lets KSM merge the guest's memory.
     #[serde(skip_serializing_if = "Reading::is_unsupported", default = "Reading::unsupported")]
     pub merges: Reading<bool>,
@@ -47,6 +50,17 @@ pub struct Balloon {
     pub deflate_on_oom: bool,
     /// Whether the guest reports free pages, so that they return to the host.
     pub free_page_reporting: bool,
+}
+
+/// What a guest has read from all its disks, as its VMM counts it. Disks that the VMM does not serve itself (vhost-user, passed through, over the
+/// guest's network) do not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskReads {
+    /// Bytes read since the VMM started.
+    pub bytes: Bytes,
+    /// Time that these reads took in microseconds, each by itself; `None` if it is not told.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub took_us: Option<u64>,
 }
 
 /// All virtio-mem devices of a guest together. [`Told::full`] and [`Balloon::actual`] already include the plugged memory.
@@ -155,6 +169,7 @@ impl Told {
             hotplug: Reading::absent(why.clone()),
             stats: Reading::absent(why),
             agent: Reading::unsupported(),
+            disks: Reading::unsupported(),
             merges: Reading::unsupported(),
             polling: Polling::Unknown,
             reset: false,
@@ -177,6 +192,7 @@ impl Told {
             hotplug: self.hotplug.later(by),
             stats: self.stats.later(by),
             agent: self.agent.later(by),
+            disks: self.disks.later(by),
             merges: self.merges.later(by),
             ..self
         }
@@ -190,6 +206,7 @@ impl Told {
             hotplug: self.hotplug.aged(by, why),
             stats: self.stats.aged(by, why),
             agent: self.agent.aged(by, why),
+            disks: self.disks.aged(by, why),
             merges: self.merges.aged(by, why),
             ..self
         }

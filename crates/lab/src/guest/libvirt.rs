@@ -37,6 +37,14 @@ impl GuestBuilder {
             ),
             false => String::new(),
         };
+        let disk = self.disk.as_ref().map_or_else(String::new, |disk| {
+            let cache = if disk.direct() { "directsync" } else { "writethrough" };
+            let file = escaped(&disk.path.to_string_lossy());
+            format!(
+                "<disk type='file' device='disk'><driver name='qemu' type='raw' cache='{cache}' io='threads'/>\
+                 <source file='{file}'/><target dev='vda' bus='virtio'/><readonly/></disk>"
+            )
+        });
         let arguments: String = self
             .of_the_lab(files)
             .iter()
@@ -46,7 +54,7 @@ impl GuestBuilder {
             "<domain type='{kind}' xmlns:qemu='{OF_QEMU}'><name>{name}</name><memory unit='KiB'>{memory}</memory><vcpu>1</vcpu>\
              <os><type arch='x86_64' machine='q35'>hvm</type><kernel>{kernel}</kernel><initrd>{initrd}</initrd><cmdline>{APPEND}</cmdline></os>\
              <features><acpi/>{features}</features><cpu mode='{cpu}'/><on_reboot>restart</on_reboot>\
-             <devices><emulator>{emulator}</emulator><controller type='usb' model='none'/><controller type='virtio-serial' index='0'/>{agent}\
+             <devices><emulator>{emulator}</emulator><controller type='usb' model='none'/><controller type='virtio-serial' index='0'/>{agent}{disk}\
              <memballoon model='virtio' autodeflate='{deflate}' freePageReporting='{reporting}'/></devices>\
              <qemu:commandline>{arguments}</qemu:commandline></domain>",
             name = self.name,

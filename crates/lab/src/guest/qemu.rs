@@ -73,11 +73,18 @@ impl GuestBuilder {
             let device = format!("virtserialport,chardev=agent,name={}", memtide_agent::wire::PORT);
             command.args(["-chardev", &port, "-device", &device]);
         }
+        if let Some(disk) = &self.disk {
+            let direct = on(disk.direct());
+            let file = escaped(&disk.path);
+            let drive =
+                format!("if=none,id=disk0,format=raw,readonly=on,file={file},cache.direct={direct},aio=threads");
+            command.args(["-drive", &drive, "-device", "virtio-blk-pci,drive=disk0"]);
+        }
         command.args(self.of_the_lab(files));
         Ok(())
     }
 
-    /// The arguments of what the lab alone uses, with or without libvirt: its monitor, the console, the command channel, the disk and what else was asked for.
+    /// The arguments of what the lab alone uses, with or without libvirt: its monitor, the console, the command channel and what else was asked for.
     pub(super) fn of_the_lab(&self, files: &Files) -> Vec<String> {
         let (console, console_log) = (escaped(&files.console), escaped(&files.console_log));
         let mut arguments = vec![
@@ -93,16 +100,6 @@ impl GuestBuilder {
             // In JSON, as libvirt names its devices: QEMU makes those after all others, and this one needs a bus among them.
             json!({ "driver": "virtserialport", "chardev": "lab", "name": PORT }).to_string(),
         ];
-        if let Some(disk) = &self.disk {
-            let direct = if disk.direct() { "on" } else { "off" };
-            let file = escaped(&disk.path);
-            let drive = format!(
-                "if=none,id=disk0,format=raw,readonly=on,file={file},cache.direct={direct},aio=threads"
-            );
-            arguments.extend(["-drive".to_owned(), drive]);
-            let device = json!({ "driver": "virtio-blk-pci", "drive": "disk0" });
-            arguments.extend(["-device".to_owned(), device.to_string()]);
-        }
         arguments.extend(self.more.iter().cloned());
         arguments
     }

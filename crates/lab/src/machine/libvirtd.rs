@@ -144,7 +144,7 @@ impl Libvirtd {
     /// The lines of memtide's configuration that lead to it. They come behind all other keys.
     #[must_use]
     pub fn settings(&self) -> String {
-        format!("\n[[libvirt]]\nsocket = {:?}\nmonitor_commands = true\n", self.socket())
+        format!("\n[[libvirt]]\nsocket = {:?}\n", self.socket())
     }
 
     /// The program that its guests start with.

@@ -25,7 +25,7 @@
 //! **Properties.** A quiet guest has a constant need.
 
 use memtide_model::{
-    Agent, Balloon, Bytes, Config, GuestSeen, GuestState, GuestStats, Moment, Reading, Span,
+    Agent, Balloon, Bytes, Config, DiskReads, GuestSeen, GuestState, GuestStats, Moment, Reading, Span,
 };
 
 use crate::belief::evidence::Evidence;
@@ -145,6 +145,7 @@ pub fn estimate(
     let reaction = if seen.deflates_itself() { reaction } else { reaction.max(FIRST_REACTION) };
     note_growth(used, elapsed, before, next, reaction);
     let evidence = Evidence::of_balloon(before.counters.as_ref(), stats, elapsed.unwrap_or_default());
+    let evidence = hear_disks(evidence, &seen.told.disks, stats, before, next, now);
     let evidence = hear_agent(evidence, &seen.told.agent, before, next, now);
     let reset_lately = before.reset_at.is_some_and(|at| now.since(at) < RESET_SETTLES);
     let self_deflated = !reset_lately && deflated_itself(seen, entry, before);
@@ -208,6 +209,25 @@ fn note_growth(
     if next.stats_of != before.stats_of {
         next.used_then = used;
     }
+}
+
+/// The evidence with what the guest reads from its disks.
+fn hear_disks(
+    evidence: Evidence,
+    disks: &Reading<DiskReads>,
+    stats: &GuestStats,
+    before: &GuestState,
+    next: &mut GuestState,
+    now: Moment,
+) -> Evidence {
+    let Reading::Fresh { value, age } = disks else { return evidence };
+    let made = Moment::from_millis(now.as_millis().saturating_sub(age.as_millis()));
+    let last = before.disks.filter(|(_, at)| made.since(*at) > SAME_WITHIN);
+    if last.is_some() || before.disks.is_none() {
+        next.disks = Some((*value, made));
+    }
+    let elapsed = last.map_or(Span::ZERO, |(_, at)| made.since(at));
+    evidence.with_disks(last.as_ref().map(|(reads, _)| reads), value, elapsed, stats)
 }
 
 /// The evidence with that of the guest's agent.

@@ -206,6 +206,17 @@ impl LibvirtControl {
                 }
                 self.picture.statistics(&stats, Now::read());
             }
+            Question::Disks if self.picture.counts_disks(Now::read()) => {
+                match self.try_call(Procedure::DomainBlockStatsFlags, Domain::disk_stats, by).await {
+                    Ok(body) => {
+                        let reads = protocol::read_disk_stats(&body).map_err(malformed)?;
+                        self.picture.read_disks(reads, Instant::now());
+                    }
+                    Err(Failure::Call(CallError::Refused(_))) => self.picture.read_disks(None, Instant::now()),
+                    Err(failure) => return Err(failure.absence()),
+                }
+            }
+            Question::Disks => self.picture.read_disks(None, Instant::now()),
         }
         Ok(())
     }

@@ -30,6 +30,8 @@ pub(super) struct Description {
     pub(super) balloon: Option<BalloonDevice>,
     /// All virtio-mem devices together.
     pub(super) hotplug: Option<Hotplug>,
+    /// It also reads from disks that another process serves, or from shared directories: QEMU does not count that.
+    pub(super) disks_elsewhere: bool,
     /// The socket of the port for memtide's agent.
     pub(super) agent: Option<PathBuf>,
     /// What memtide's metadata asks for.
@@ -85,6 +87,8 @@ impl Description {
             full,
             balloon: children(devices, "memballoon").next().and_then(balloon),
             hotplug,
+            disks_elsewhere: children(devices, "filesystem").next().is_some()
+                || children(devices, "disk").any(|disk| disk.attribute("type") == Some("vhostuser")),
             agent: children(devices, "channel").find_map(agent),
             terms,
             mistakes,

@@ -10,7 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-use memtide_model::{Absence, Balloon, Bytes, Fence, GuestStats, Polling, Reading, Span, Told};
+use memtide_model::{Absence, Balloon, Bytes, DiskReads, Fence, GuestStats, Polling, Reading, Span, Told};
 
 use super::daemon::News;
 use super::description::Description;
@@ -45,6 +45,7 @@ pub(super) enum Question {
     State,
     Job,
     Stats,
+    Disks,
 }
 
 /// The guest of a look.
@@ -71,6 +72,8 @@ pub(super) struct Picture {
     /// What the balloon held then.
     held: Option<Bytes>,
     stats: StatsClock,
+    /// What it had read from its disks, and when that was told.
+    disks: Option<(DiskReads, Instant)>,
     /// The driver has moved its balloon or sent statistics since the guest's last start.
     driver_works: bool,
     /// The period that memtide set, in seconds, and when.
@@ -94,6 +97,7 @@ impl Picture {
             actual: None,
             held: None,
             stats: StatsClock::default(),
+            disks: None,
             driver_works: false,
             ours: None,
             reset: ResetWatch::default(),
@@ -148,7 +152,7 @@ impl Picture {
             self.state_at = Some(now);
             questions.extend([Question::State, Question::Job]);
         }
-        questions.push(Question::Stats);
+        questions.extend([Question::Stats, Question::Disks]);
         questions
     }
 
@@ -206,6 +210,17 @@ impl Picture {
             self.held = Some(holds);
             self.actual = Some((actual, now));
         }
+    }
+
+    /// Whether to ask what it has read from its disks: its driver does not tell what its kernel scans, and QEMU serves its disks.
+    pub(super) fn counts_disks(&self, now: Now) -> bool {
+        let is_blind = self.stats.newest(now).is_some_and(|(stats, _)| stats.async_scans.is_none());
+        is_blind && self.description.as_ref().is_some_and(|description| !description.disks_elsewhere)
+    }
+
+    /// Notes what it has read from its disks; `None` if that cannot be told.
+    pub(super) fn read_disks(&mut self, reads: Option<DiskReads>, now: Instant) {
+        self.disks = reads.map(|reads| (reads, now));
     }
 
     /// Notes libvirt's statistics of the driver.
@@ -328,6 +343,7 @@ impl Picture {
             },
             stats: self.stats(now),
             agent: Reading::unsupported(),
+            disks: self.disks(now),
             merges: Reading::unsupported(),
             polling: match self.period() {
                 None => Polling::Unknown,
@@ -359,6 +375,15 @@ impl Picture {
                 Reading::Stale { value, age, why: Absence::NoDriver }
             }
             other => other,
+        }
+    }
+
+    fn disks(&self, now: Now) -> Reading<DiskReads> {
+        let Some((value, at)) = self.disks else { return Reading::unsupported() };
+        let age = Span::from(now.instant.saturating_duration_since(at));
+        match &self.unreachable {
+            None => Reading::Fresh { value, age },
+            Some(why) => Reading::Stale { value, age, why: why.clone() },
         }
     }
 

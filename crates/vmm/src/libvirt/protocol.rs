@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use memtide_model::{Bytes, printable};
+use memtide_model::{Bytes, DiskReads, printable};
 
 use super::xdr::{Malformed, Reader, Writer};
 
@@ -30,7 +30,9 @@ const READ_ONLY: u32 = 1;
 const ELEMENT: i32 = 2;
 /// The most statistics of a domain: more than libvirt has tags for.
 const MOST_STATS: u32 = 64;
-/// The most parameters of a job.
+/// The most statistics of disks: more than libvirt has names for, and as many as it lets a client ask for.
+const MOST_DISK_STATS: i32 = 16;
+/// The most parameters in an answer.
 const MOST_PARAMETERS: usize = 256;
 
 /// What a daemon can be asked for.
@@ -44,6 +46,7 @@ pub(super) enum Procedure {
     AuthPolkit,
     DomainMemoryStats,
     DomainGetState,
+    DomainBlockStatsFlags,
     DomainSetMemoryFlags,
     DomainSetMetadata,
     DomainGetJobStats,
@@ -65,6 +68,7 @@ impl Procedure {
             Self::DomainMemoryStats => (REMOTE, 159),
             Self::DomainSetMemoryFlags => (REMOTE, 204),
             Self::DomainGetState => (REMOTE, 212),
+            Self::DomainBlockStatsFlags => (REMOTE, 243),
             Self::DomainSetMetadata => (REMOTE, 264),
             Self::DomainGetJobStats => (REMOTE, 298),
             Self::DomainSetMemoryStatsPeriod => (REMOTE, 308),
@@ -268,6 +272,11 @@ impl Domain {
         self.write().unsigned(MOST_STATS).unsigned(0).done()
     }
 
+    /// The arguments of [`Procedure::DomainBlockStatsFlags`]: of all disks together.
+    pub(super) fn disk_stats(&self) -> Vec<u8> {
+        self.write().text("").signed(MOST_DISK_STATS).unsigned(0).done()
+    }
+
     /// The arguments of [`Procedure::DomainGetXmlDesc`] (without secrets), [`Procedure::DomainGetState`] and [`Procedure::DomainGetJobStats`].
     pub(super) fn with_no_flags(&self) -> Vec<u8> {
         self.write().unsigned(0).done()
@@ -364,6 +373,44 @@ pub(super) fn read_state(body: &[u8]) -> Result<(i32, i32), Malformed> {
     Ok((reader.signed()?, reader.signed()?))
 }
 
+/// Reads the answer to [`Procedure::DomainBlockStatsFlags`]; `None` if nothing was read: then the domain does not read from disks that QEMU counts.
+pub(super) fn read_disk_stats(body: &[u8]) -> Result<Option<DiskReads>, Malformed> {
+    let (mut bytes, mut took_us) = (0, None);
+    for (name, value) in read_parameters(&mut Reader::new(body))? {
+        match name.as_str() {
+            "rd_bytes" => bytes = value,
+            "rd_total_times" => took_us = Some(value / 1_000),
+            _ => {}
+        }
+    }
+    Ok((bytes > 0).then_some(DiskReads { bytes: Bytes::new(bytes), took_us }))
+}
+
+/// Reads typed parameters (`VIR_TYPED_PARAM_…`): the whole numbers among them that are not negative.
+fn read_parameters(reader: &mut Reader<'_>) -> Result<Vec<(String, u64)>, Malformed> {
+    let count = reader.count(12)?;
+    if count > MOST_PARAMETERS {
+        return Err(Malformed);
+    }
+    let mut parameters = Vec::with_capacity(count);
+    for _ in 0..count {
+        let name = reader.text()?;
+        // int, unsigned, long, unsigned long, double, boolean, string.
+        let value = match reader.signed()? {
+            1 => u64::try_from(reader.signed()?).ok(),
+            2 => Some(reader.unsigned()?.into()),
+            // A long that is negative is larger than any count.
+            3 | 4 => Some(reader.hyper()?).filter(|value| i64::try_from(*value).is_ok()),
+            5 => Some(reader.hyper()?).and(None),
+            6 => Some(reader.unsigned()?).and(None),
+            7 => Some(reader.text()?).and(None),
+            _ => return Err(Malformed),
+        };
+        parameters.extend(value.map(|value| (name, value)));
+    }
+    Ok(parameters)
+}
+
 /// A job of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Job {
@@ -383,25 +430,10 @@ impl Job {
         let kind = reader.signed()?;
         // `VIR_DOMAIN_JOB_BOUNDED`, `VIR_DOMAIN_JOB_UNBOUNDED`.
         let is_active = matches!(kind, 1 | 2);
-        let count = reader.count(12)?;
-        if count > MOST_PARAMETERS {
-            return Err(Malformed);
-        }
         let mut operation = 0;
-        for _ in 0..count {
-            let name = reader.text()?;
-            // `VIR_TYPED_PARAM_…`: int, unsigned, long, unsigned long, double, boolean, string.
-            match reader.signed()? {
-                1 => {
-                    let value = reader.signed()?;
-                    if name == "operation" {
-                        operation = value;
-                    }
-                }
-                2 | 6 => _ = reader.unsigned()?,
-                3..=5 => _ = reader.hyper()?,
-                7 => _ = reader.text()?,
-                _ => return Err(Malformed),
+        for (name, value) in read_parameters(&mut reader)? {
+            if name == "operation" {
+                operation = i32::try_from(value).unwrap_or_default();
             }
         }
         Ok(Self { is_active, operation })

@@ -35,7 +35,7 @@ pub(super) struct Device {
 pub(super) struct Property {
     name: String,
     #[serde(rename = "type")]
-    kind: String,
+    pub(super) kind: String,
 }
 
 /// The answer of `query-balloon`: memory that the guest keeps, without virtio-mem.

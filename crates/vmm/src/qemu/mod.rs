@@ -25,6 +25,7 @@ mod balloon;
 mod command_line;
 mod control;
 mod discovery;
+mod disks;
 mod equipment;
 mod facts;
 mod hotplug;

@@ -16,6 +16,7 @@ use memtide_model::{Absence, Bytes, GuestId, PAGE_4K, Span, Told};
 use serde_json::json;
 
 use super::balloon::{self, Device, Property};
+use super::disks;
 use super::link::Link;
 use super::picture::{Picture, Question, read};
 use super::qmp::{Command, Qmp, QmpError, Reply};
@@ -415,7 +416,10 @@ async fn look_for_device(qmp: &mut Qmp, picture: &mut Picture, by: Instant) -> R
     let mut containers = replies.iter().map(read::<Vec<Property>>);
     let (Some(named), Some(anonymous)) = (containers.next(), containers.next()) else { return Ok(()) };
     let found = match (named, anonymous) {
-        (Ok(named), Ok(anonymous)) => Ok(balloon::find([&named, &anonymous])),
+        (Ok(named), Ok(anonymous)) => {
+            picture.disks_elsewhere = disks::are_elsewhere([&named, &anonymous]);
+            Ok(balloon::find([&named, &anonymous]))
+        }
         (Err(why), _) | (_, Err(why)) => Err(why),
     };
     let found = match found {

@@ -6,6 +6,7 @@
 //! | question | asked |
 //! |---|---|
 //! | actual, statistics | at each poll |
+//! | reads from disks | with the statistics, if these lack the counters of scans |
 //! | migration | every 5 s, and after an event |
 //! | run state | after an event, if events may have been missed, and every 15 s |
 //! | polling interval | every 15 s |
@@ -16,10 +17,11 @@
 
 use std::time::{Duration, Instant};
 
-use memtide_model::{Absence, Balloon, Bytes, Fence, Hotplug, Polling, Reading, Span, Told};
+use memtide_model::{Absence, Balloon, Bytes, DiskReads, Fence, Hotplug, Polling, Reading, Span, Told};
 use serde::de::DeserializeOwned;
 
 use super::balloon::{self, Abilities, Device, VirtioStatus};
+use super::disks::{self, Disk};
 use super::hotplug::{self, MemoryDevice, Summary};
 use super::machine::DEFAULT_MEMORY;
 use super::merge::{self, MemoryPart};
@@ -55,6 +57,7 @@ pub(super) enum Question {
     MemoryDevices,
     Interval,
     Stats,
+    Disks,
     Driver,
     Memory,
     /// Half of a question: QEMU asks the guest at once if its polling, which memtide set up, is stopped …
@@ -98,6 +101,9 @@ pub(super) struct Picture {
     actual: Last<Bytes>,
     hotplug: Last<Hotplug>,
     memory: Last<Vec<MemoryPart>>,
+    disks: Last<DiskReads>,
+    /// The guest reads from disks that QEMU does not count.
+    pub(super) disks_elsewhere: bool,
     fence: Option<Fence>,
     migrating: bool,
     /// Seconds between two polls of the statistics; 0: off.
@@ -121,6 +127,10 @@ pub(super) struct Picture {
 impl<T> Last<T> {
     const fn nothing() -> Self {
         Self { value: None, missing: Some(Absence::NotYet) }
+    }
+
+    const fn unsupported() -> Self {
+        Self { value: None, missing: Some(Absence::Unsupported) }
     }
 
     fn set(&mut self, value: T, now: Now) {
@@ -162,6 +172,8 @@ impl Picture {
             no_ram: Bytes::ZERO,
             actual: Last::nothing(),
             hotplug: Last::nothing(),
+            disks: Last::unsupported(),
+            disks_elsewhere: false,
             memory: Last::nothing(),
             fence: None,
             migrating: false,
@@ -276,6 +288,12 @@ impl Picture {
                 questions.push(Question::Interval);
             }
             questions.push(Question::Stats);
+            let lacks_scans = self.stats.newest(now).is_some_and(|(stats, _)| stats.async_scans.is_none());
+            if lacks_scans && !self.disks_elsewhere {
+                questions.push(Question::Disks);
+            } else {
+                self.disks = Last::unsupported();
+            }
             // After the statistics: of the two answers, this one describes the present.
             if self.driver_is_in_doubt(slow, now) {
                 questions.push(Question::Driver);
@@ -302,6 +320,7 @@ impl Picture {
             Question::MemoryDevices => Command::plain("query-memory-devices"),
             Question::Interval => self.device()?.get(balloon::INTERVAL),
             Question::Stats => self.device()?.get(balloon::STATS),
+            Question::Disks => disks::question(),
             Question::Driver => self.device()?.virtio_status(),
             Question::Memory => Command::plain("query-memdev"),
             Question::StopPolling => self.device()?.set_interval(0),
@@ -332,6 +351,11 @@ impl Picture {
             // QEMU accepts at most 32 bits.
             Question::Interval => self.interval = read::<u32>(reply).ok().map(u64::from),
             Question::Stats => self.answer_stats(reply, now),
+            Question::Disks => match read::<Vec<Disk>>(reply).map(|disks| disks::sum(&disks)) {
+                Ok(Some(reads)) => self.disks.set(reads, now),
+                Ok(None) => self.disks = Last::unsupported(),
+                Err(why) => self.disks.missing = Some(why),
+            },
             Question::Driver => self.answer_driver(reply, now),
             Question::Memory => match read::<Vec<MemoryPart>>(reply) {
                 Ok(parts) => {
@@ -378,7 +402,7 @@ impl Picture {
         };
         match hotplug::virtio_mem(&devices) {
             Some(hotplug) => self.hotplug.set(hotplug, now),
-            None => self.hotplug = Last { value: None, missing: Some(Absence::Unsupported) },
+            None => self.hotplug = Last::unsupported(),
         }
         self.no_ram = hotplug::no_ram(&devices);
         self.note_full();
@@ -505,6 +529,7 @@ impl Picture {
             hotplug: self.hotplug.reading(now, self.unreachable.as_ref()),
             stats: self.stats_reading(now),
             agent: Reading::unsupported(),
+            disks: self.disks.reading(now, self.unreachable.as_ref()),
             merges: self.memory.reading(now, self.unreachable.as_ref()).map(|parts| merge::may(&parts)),
             polling: match (&self.device, self.interval) {
                 (Known::Found(_), Some(0)) => Polling::Off,

@@ -31,20 +31,24 @@ impl Evidence {
         let bytes = |b: Option<Bytes>| b.map(Bytes::get);
         let byte_rate = |now, before| Bytes::new(rate(now, before));
         let scanned = byte_rate(now.async_scans, before.async_scans);
-        let short_of_free = match (now.free, now.total) {
-            (Some(free), Some(total)) => free < LITTLE_FREE.of(total),
-            _ => true,
-        };
         Self {
             stalls: rate(now.alloc_stalls, before.alloc_stalls) >= ALLOC_STALLS
                 || byte_rate(bytes(now.swapped_in), bytes(before.swapped_in)) >= SCANS,
             reclaims: byte_rate(now.direct_scans, before.direct_scans) >= SCANS,
             refaults: scanned >= REFAULT_SCANS
-                || (short_of_free && rate(now.major_faults, before.major_faults) >= MAJOR_FAULTS),
+                || (is_short_of_free(now) && rate(now.major_faults, before.major_faults) >= MAJOR_FAULTS),
             scanned,
             kills: count(now.oom_kills, before.oom_kills) > 0,
             ..none
         }
+    }
+}
+
+/// Whether little memory is free in the guest: only then does a read show that its page cache is too small.
+pub(super) fn is_short_of_free(stats: &GuestStats) -> bool {
+    match (stats.free, stats.total) {
+        (Some(free), Some(total)) => free < LITTLE_FREE.of(total),
+        _ => true,
     }
 }
 

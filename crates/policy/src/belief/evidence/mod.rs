@@ -8,6 +8,7 @@
 
 mod agent;
 mod balloon;
+mod disks;
 
 use memtide_model::Bytes;
 

@@ -1,0 +1,42 @@
+//! Evidence from what a guest reads from its disks, where the driver tells nothing of stalls and scans (Linux before 6.12, or through libvirt).
+//!
+//! **Rule.** A guest that lost page cache that it needs reads it again, and its VMM counts what its disks read. A first reading looks the same, so
+//! reads are a hypothesis, as scans are ([`crate::belief::search`]). While much memory is free in the guest, they tell nothing. On a slow disk,
+//! few reads cost much: there, the time that they take counts.
+//!
+//! **Property.** Without such a count, only swap traffic, faults and kills remain.
+
+use memtide_model::{Bytes, DiskReads, GuestStats, Span};
+
+use super::Evidence;
+use super::balloon::is_short_of_free;
+use crate::constants::{DISK_WAITS_US, REFAULT_SCANS, SCANS, SLOW_REFAULTS};
+
+impl Evidence {
+    /// The evidence with what the guest has read since `before`, within `elapsed`; without it, there is no news. Where the driver counts scans, they stay.
+    #[must_use]
+    pub fn with_disks(
+        self,
+        before: Option<&DiskReads>,
+        now: &DiskReads,
+        elapsed: Span,
+        stats: &GuestStats,
+    ) -> Self {
+        if self.shows_squeals {
+            return self;
+        }
+        let heard = Self { shows_squeals: true, ..self };
+        let (Some(before), millis @ 1..) = (before, elapsed.as_millis()) else { return heard };
+        if !is_short_of_free(stats) {
+            return heard;
+        }
+        let read = Bytes::new(now.bytes.saturating_sub(before.bytes).get().saturating_mul(1000) / millis);
+        let took_us = now.took_us.unwrap_or_default().saturating_sub(before.took_us.unwrap_or_default());
+        let waits = read >= SLOW_REFAULTS && took_us >= millis * DISK_WAITS_US;
+        Self {
+            refaults: self.refaults || waits || read >= REFAULT_SCANS,
+            scanned: if waits { read.max(SCANS) } else { read },
+            ..heard
+        }
+    }
+}
