@@ -277,8 +277,12 @@ fn readings(out: &mut Lines, detail: &GuestDetail) {
     if let Some(stats) = seen.told.stats.latest() {
         out.row("guest says", &guest_says(stats));
         let is_of_libvirt = seen.backend.to_string() == "QEMU of libvirt";
-        if let Some(missing) = does_not_say(stats, is_of_libvirt) {
+        let disks = seen.told.disks.latest();
+        if let Some(missing) = does_not_say(stats, disks.is_some(), is_of_libvirt) {
             out.row("does not say", &missing);
+        }
+        if let Some(disks) = disks {
+            out.row("disk reads", &format!("{}; {}", disks.bytes, quality(&seen.told.disks)));
         }
     }
 }
@@ -299,7 +303,7 @@ fn agent_says(agent: &Agent) -> String {
 }
 
 /// The counters that decisions use and this guest lacks, and the consequence; `None` if no counter is missing.
-fn does_not_say(stats: &GuestStats, is_of_libvirt: bool) -> Option<String> {
+fn does_not_say(stats: &GuestStats, counts_disks: bool, is_of_libvirt: bool) -> Option<String> {
     let wanted = [
         ("available", stats.available.is_some()),
         ("allocation stalls", stats.alloc_stalls.is_some()),
@@ -312,8 +316,10 @@ fn does_not_say(stats: &GuestStats, is_of_libvirt: bool) -> Option<String> {
     }
     let follows = if stats.available.is_none() {
         "its need is unknown: it gains nothing, and gives only memory beyond its fair share"
+    } else if stats.async_scans.is_none() && counts_disks {
+        "whether it misses page cache is judged by what it reads from its disks"
     } else if stats.alloc_stalls.is_none() || stats.async_scans.is_none() {
-        "its page cache is not squeezed, since a shortage would not show"
+        "its page cache is taken only for memory that others use, since a shortage would not show"
     } else {
         "OOM kills in it go unnoticed"
     };
@@ -371,17 +377,21 @@ mod tests {
             oom_kills: count,
             ..GuestStats::default()
         };
-        assert_eq!(does_not_say(&all, false), None);
+        assert_eq!(does_not_say(&all, false, false), None);
         let of_linux_6_1 = GuestStats { alloc_stalls: None, async_scans: None, oom_kills: None, ..all };
         assert_eq!(
-            does_not_say(&of_linux_6_1, false).unwrap(),
-            "allocation stalls, page scans, OOM kills (its VMM or its kernel is too old): its page cache is not squeezed, \
-             since a shortage would not show"
+            does_not_say(&of_linux_6_1, false, false).unwrap(),
+            "allocation stalls, page scans, OOM kills (its VMM or its kernel is too old): its page cache is taken only \
+             for memory that others use, since a shortage would not show"
         );
-        assert!(does_not_say(&of_linux_6_1, true).unwrap().contains("libvirt does not carry them"));
-        let text = does_not_say(&GuestStats { oom_kills: None, ..all }, false).unwrap();
+        let text = does_not_say(&of_linux_6_1, true, true).unwrap();
+        assert!(
+            text.contains("libvirt does not carry them") && text.ends_with("reads from its disks"),
+            "{text}"
+        );
+        let text = does_not_say(&GuestStats { oom_kills: None, ..all }, false, false).unwrap();
         assert!(text.starts_with("OOM kills (") && text.ends_with("go unnoticed"), "{text}");
-        let text = does_not_say(&GuestStats::default(), false).unwrap();
+        let text = does_not_say(&GuestStats::default(), false, false).unwrap();
         assert!(text.starts_with("available, ") && text.contains("its need is unknown"), "{text}");
     }
 }

@@ -189,6 +189,7 @@ fn seen(pid: u32) -> GuestSeen {
                 ..GuestStats::default()
             }),
             agent: Reading::unsupported(),
+            disks: Reading::unsupported(),
             merges: Reading::unsupported(),
             polling: Polling::Every(Span::from_secs(1)),
             reset: false,

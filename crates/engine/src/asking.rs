@@ -21,7 +21,7 @@ use memtide_model::{
     Action, BalloonCounters, Bytes, GuestId, GuestSeen, GuestStats, Moment, Polling, Reading, Span, Told,
 };
 use memtide_policy::belief::evidence::Evidence;
-use memtide_policy::belief::need::dead_band;
+use memtide_policy::belief::need::{dead_band, is_full};
 
 /// Polls a second of few quiet guests together.
 const POLLS_PER_SECOND: u64 = 80;
@@ -143,7 +143,8 @@ impl Asking {
         let before = last.told.take();
         last.hears(&told.stats, told.polling, now);
         let (Some((before, since)), Some((_, made))) = (before, &last.told) else { return takes };
-        let evidence = Evidence::of_balloon(Some(&before), value, made.since(since));
+        let evidence =
+            Evidence::of_balloon(Some(&before), value, made.since(since), is_full(value, told.full));
         takes || evidence.is_squeal() || evidence.kills
     }
 
@@ -303,6 +304,7 @@ mod tests {
                 hotplug: Reading::absent(Absence::Unsupported),
                 stats: Reading::absent(Absence::Unsupported),
                 agent: Reading::unsupported(),
+                disks: Reading::unsupported(),
                 merges: Reading::unsupported(),
                 polling: Polling::Off,
                 reset: false,

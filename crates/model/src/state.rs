@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AgentCounters, BackOff, Bytes, Deed, DiskReads, Gain, GuestId, GuestStats, Hold, HostState, KsmState, Moment,
-    Polling, Pressure, Reason, Span, SwapCounters, TmpfsId, UnderWay,
+    AgentCounters, BackOff, Bytes, Deed, DiskReads, Gain, GuestId, GuestStats, Hold, HostState, KsmState,
+    Moment, Polling, Pressure, Reason, Span, SwapCounters, TmpfsId, UnderWay,
 };
 
 /// The policy's memory.

@@ -110,6 +110,7 @@ fn guest(index: u64, tick: u64, target: Option<Bytes>) -> GuestSeen {
             hotplug: Reading::absent(Absence::Unsupported),
             stats: if silent { Reading::absent(Absence::Silent) } else { Reading::now(stats) },
             agent: Reading::unsupported(),
+            disks: Reading::unsupported(),
             merges: Reading::unsupported(),
             polling: if tick == 0 { Polling::Off } else { Polling::Every(Span::from_secs(1)) },
             reset: false,

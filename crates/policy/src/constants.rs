@@ -50,9 +50,6 @@ pub const SLOW_REFAULTS: Bytes = Bytes::new(256 << 10);
 /// Major faults a second that stand for refaults while little memory is free. Program starts fault, too.
 /// No scenario pins it.
 pub const MAJOR_FAULTS: u64 = 128;
-/// Little memory is free: less than this part of all.
-/// No scenario pins it.
-pub const LITTLE_FREE: Part = Part::new(1, 8);
 
 /// Guests that use less are about alike, in thousandths of one CPU. A judgement. Idle guests under software emulation, with their statistics read
 /// each second, used 60 to 80: there only the ratio to others counts.

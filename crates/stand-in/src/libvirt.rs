@@ -65,6 +65,8 @@ pub struct Domain {
     pub full: u64,
     /// What it keeps, in KiB.
     pub actual: u64,
+    /// What it has read from its disks, in bytes.
+    pub disk_reads: u64,
     /// It follows to this size and no further, in KiB.
     pub stops_at: u64,
     /// Seconds between two polls of its statistics.
@@ -161,6 +163,7 @@ impl Daemon {
             pid,
             full: full >> 10,
             actual: full >> 10,
+            disk_reads: 0,
             stops_at: 0,
             period: 0,
             behaviour: Behaviour::Good,
@@ -329,6 +332,8 @@ impl State {
             298 => Ok(words(&[0, 0])),
             // MEMORY_STATS
             159 => Ok(stats(&domain, self.manners)),
+            // BLOCK_STATS_FLAGS, for the path "": all disks
+            243 => Ok(disk_stats(&domain)),
             // SET_MEMORY_FLAGS
             204 => {
                 if let Behaviour::Refuses(why) = domain.behaviour {
@@ -370,6 +375,19 @@ fn stats(domain: &Domain, manners: Manners) -> Vec<u8> {
         body.extend_from_slice(&tag.to_be_bytes());
         body.extend_from_slice(&value.to_be_bytes());
     }
+    body
+}
+
+/// Typed parameters, of the type `llong`, and their number.
+fn disk_stats(domain: &Domain) -> Vec<u8> {
+    let of = [("rd_bytes", domain.disk_reads), ("rd_total_times", domain.disk_reads / 100)];
+    let mut body = words(&[2]);
+    for (name, value) in of {
+        put_text(&mut body, name);
+        body.extend_from_slice(&words(&[3]));
+        body.extend_from_slice(&value.to_be_bytes());
+    }
+    body.extend_from_slice(&words(&[2]));
     body
 }
 
@@ -483,6 +501,7 @@ const fn nobody() -> Domain {
         pid: 0,
         full: 0,
         actual: 0,
+        disk_reads: 0,
         stops_at: 0,
         period: 0,
         behaviour: Behaviour::Good,

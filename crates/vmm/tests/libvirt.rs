@@ -189,6 +189,15 @@ fn frozen_domains_hold_up_nobody_else() {
     }
 }
 
+/// libvirt's statistics have no scans.
+#[test]
+fn what_a_domain_reads_from_its_disks_is_told() {
+    let mut host = Host::new(&["reads"]);
+    host.daemon.change("reads", |domain| (domain.period, domain.disk_reads) = (1, 5 << 20));
+    let told = host.until("reads", "has read", |seen| seen.told.disks.fresh().is_some()).told;
+    assert_eq!(told.disks.fresh().map(|disks| disks.bytes), Some(Bytes::from_mib(5)));
+}
+
 /// Of a daemon that only lets memtide read, guests are seen and left alone.
 #[test]
 fn a_daemon_that_lets_memtide_read_is_read() {

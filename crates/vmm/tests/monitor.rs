@@ -212,6 +212,28 @@ async fn polling_by_somebody_else_is_not_disturbed() {
     assert_eq!(count(&fixture, "qom-set"), 0);
 }
 
+/// Where the driver counts scans, nobody asks for reads.
+#[tokio::test(flavor = "current_thread")]
+async fn what_disks_read_is_asked_for_where_the_driver_counts_no_scans() {
+    let mut machine = Machine { interval: 1, disk_reads: 3 << 20, ..Machine::new(512) };
+    machine.update_stats(1);
+    let fixture = stand_in(machine);
+    let mut monitor = monitor(&fixture, Use::Dedicated);
+    poll(&mut monitor).await;
+    let disks = |told: &Told| told.disks.fresh().map(|disks| (disks.bytes, disks.took_us));
+    assert_eq!(disks(&poll(&mut monitor).await), Some((Bytes::from_mib(3), Some((3 << 20) / 100_000))));
+    fixture.stand_in.change(|machine| machine.disk_reads = 0);
+    assert!(poll(&mut monitor).await.disks.is_unsupported(), "it reads from no disk that QEMU counts");
+    fixture.stand_in.change(|machine| {
+        machine.update_stats(2);
+        machine.stats.insert("stat-async-scans".to_owned(), json!(5));
+    });
+    poll(&mut monitor).await;
+    let asked = count(&fixture, "query-blockstats");
+    poll(&mut monitor).await;
+    assert_eq!(count(&fixture, "query-blockstats"), asked);
+}
+
 #[tokio::test(flavor = "current_thread")]
 async fn old_statistics_say_why_they_are_old() {
     for (interval, seconds_ago, why) in [

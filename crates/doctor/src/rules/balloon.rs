@@ -450,8 +450,13 @@ pub(super) fn counters(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     if guest.is_of_libvirt() {
         return Some(uncounted_by_libvirt(facts, guest));
     }
-    let finding = of_guest(guest, "driver.no-stalls", Severity::Hint, "its driver does not report allocation stalls, scans and OOM kills")
-        .costs("memtide cannot see it squeal, so its page cache is never squeezed; only major faults and swapping show that it lacks memory");
+    let finding = of_guest(
+        guest,
+        "driver.no-stalls",
+        Severity::Hint,
+        "its driver does not report allocation stalls, scans and OOM kills",
+    )
+    .costs(UNCOUNTED_COSTS);
     Some(match guest.qemu {
         Some((major, minor)) if (major, minor) < QEMU_COUNTERS => finding.fix(
             "the host's package manager",
@@ -463,10 +468,14 @@ pub(super) fn counters(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     })
 }
 
+/// What it costs that a driver does not tell of stalls and scans.
+const UNCOUNTED_COSTS: &str = "memtide judges by what the guest reads from its disks whether it misses page cache; it does not see that programs \
+     in it wait for memory or are killed. Where QEMU does not serve all its disks, its page cache is taken only for memory that others use";
+
 /// libvirt's statistics have no tags for the counters of stalls.
 fn uncounted_by_libvirt(facts: &Facts, guest: &GuestFacts) -> Finding {
     of_guest(guest, "libvirt.no-stalls", Severity::Hint, "libvirt does not pass on the counters of allocation stalls, scans and OOM kills")
-        .costs("memtide cannot see it squeal, so its page cache is never squeezed; only major faults and swapping show that it lacks memory")
+        .costs(UNCOUNTED_COSTS)
         .fix(
             format!(
                 "{}: let memtide ask QEMU through libvirt (libvirt then marks its guests as tainted: custom-monitor; the guest needs Linux 6.12 or newer)",

@@ -85,6 +85,7 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
             hotplug: Reading::absent(Absence::Unsupported),
             stats: Reading::now(stats),
             agent: Reading::unsupported(),
+            disks: Reading::unsupported(),
             merges: Reading::unsupported(),
             polling: Polling::Every(Span::from_secs(1)),
             reset: false,

@@ -105,6 +105,7 @@ impl Toy {
                 hotplug: Reading::absent(Absence::Unsupported),
                 stats: Reading::now(guest.model.stats()),
                 agent: Reading::unsupported(),
+                disks: Reading::unsupported(),
                 merges: Reading::unsupported(),
                 polling: Polling::Every(Span::from_secs(1)),
                 reset: false,

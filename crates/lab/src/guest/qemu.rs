@@ -76,8 +76,9 @@ impl GuestBuilder {
         if let Some(disk) = &self.disk {
             let direct = on(disk.direct());
             let file = escaped(&disk.path);
-            let drive =
-                format!("if=none,id=disk0,format=raw,readonly=on,file={file},cache.direct={direct},aio=threads");
+            let drive = format!(
+                "if=none,id=disk0,format=raw,readonly=on,file={file},cache.direct={direct},aio=threads"
+            );
             command.args(["-drive", &drive, "-device", "virtio-blk-pci,drive=disk0"]);
         }
         command.args(self.of_the_lab(files));

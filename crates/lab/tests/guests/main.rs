@@ -62,11 +62,12 @@ const ALONE: [Test; 3] = tests![
 
 /// Tests that take minutes each, and show with real guests the effects that scenarios show in seconds. Each has the machine
 /// to itself, and runs only on request.
-const LONG: [Test; 13] = tests![
+const LONG: [Test; 14] = tests![
     ends::fifty_ends_are_no_emergency,
     ksm::ten_kills_in_the_middle_of_bursts_leave_nothing_behind,
     no_harm::a_cache_in_use_is_left_to_its_guest,
     no_harm::a_smaller_cache_in_use_is_left_to_its_guest,
+    no_harm::a_cache_in_use_is_left_to_a_guest_of_linux_6_1,
     operator::who_runs_dry_gets_what_somebody_else_gave_to_another_guest,
     agent::the_agent_says_what_linux_5_10_cannot_do,
     agent::a_hostile_agent_gains_its_share_at_most,

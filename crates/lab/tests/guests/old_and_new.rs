@@ -172,7 +172,7 @@ fn told_to_people(daemon: &Daemon, aged: &[Aged]) {
         let line = status.lines().find(|line| line.starts_with(guest.name())).unwrap_or_default();
         assert!(line.contains("of 384 MiB"), "{status}");
         let text = daemon.says(&["explain", guest.name()]).unwrap();
-        let missing = "allocation stalls, page scans, OOM kills (its VMM or its kernel is too old): its page cache is not squeezed";
+        let missing = "allocation stalls, page scans, OOM kills (its VMM or its kernel is too old): whether it misses page cache is judged";
         assert_eq!(text.contains(missing), !counts_want, "{text}");
         assert_eq!(text.contains("allocation stalls 0, OOM kills 0"), *counts_want, "{text}");
         for part in ["statistics      polled every 1.0 s", "guest says      available", "demand          "] {

@@ -362,10 +362,10 @@ impl<'a> Guest<'a> {
     }
 
     /// Whether it lacks memory in use and takes more, or has stalled in the last seconds. A quiet guest that lacks only headroom can
-    /// wait. One whose driver cannot report stalls cannot.
+    /// wait. One whose want would not show cannot.
     #[must_use]
     pub fn starves(&self) -> bool {
-        let in_want = self.takes_more() || self.next.stalled.is_some() || !self.need.shows_squeals();
+        let in_want = self.takes_more() || self.next.stalled.is_some() || !self.need.shows_refaults();
         in_want && !self.lacks_in_use().is_zero()
     }
 
@@ -389,8 +389,7 @@ impl<'a> Guest<'a> {
     /// Whether its free memory is filled: little more is free than its kernel keeps.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        let free = self.seen.told.stats.fresh().and_then(|stats| stats.free);
-        free.is_some_and(|free| free <= need::kernel_keeps(self.full).saturating_add(self.dead_band))
+        self.seen.told.stats.fresh().is_some_and(|stats| need::is_full(stats, self.full))
     }
 }
 

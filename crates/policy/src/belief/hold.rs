@@ -66,7 +66,7 @@ pub fn notice(mode: Mode, guest: &mut Guest<'_>, elapsed: Span, now: Moment) {
     }
     let since = if rose { Some(now) } else { lifted_at };
     let Some(since) =
-        since.filter(|at| guest.need.shows_squeals() && !guest.need.is_in_want() && now.since(*at) < WATCHED)
+        since.filter(|at| guest.need.shows_stalls() && !guest.need.is_in_want() && now.since(*at) < WATCHED)
     else {
         return;
     };

@@ -102,10 +102,16 @@ impl Need {
         self.evidence.is_some_and(|evidence| evidence.kills || evidence.is_squeal())
     }
 
-    /// Whether evidence would show a squeal.
+    /// Whether evidence would show allocations that wait.
     #[must_use]
-    pub fn shows_squeals(&self) -> bool {
-        self.evidence.is_some_and(|evidence| evidence.shows_squeals)
+    pub fn shows_stalls(&self) -> bool {
+        self.evidence.is_some_and(|evidence| evidence.shows_stalls)
+    }
+
+    /// Whether evidence would show that page cache is missed.
+    #[must_use]
+    pub fn shows_refaults(&self) -> bool {
+        self.evidence.is_some_and(|evidence| evidence.shows_refaults)
     }
 }
 
@@ -144,9 +150,7 @@ pub fn estimate(
     // A guest that cannot deflate its own balloon kills a program where another one would stall.
     let reaction = if seen.deflates_itself() { reaction } else { reaction.max(FIRST_REACTION) };
     note_growth(used, elapsed, before, next, reaction);
-    let evidence = Evidence::of_balloon(before.counters.as_ref(), stats, elapsed.unwrap_or_default());
-    let evidence = hear_disks(evidence, &seen.told.disks, stats, before, next, now);
-    let evidence = hear_agent(evidence, &seen.told.agent, before, next, now);
+    let evidence = hear(seen, stats, elapsed.unwrap_or_default(), before, next, now);
     let reset_lately = before.reset_at.is_some_and(|at| now.since(at) < RESET_SETTLES);
     let self_deflated = !reset_lately && deflated_itself(seen, entry, before);
     let excused = next.inflating_at.is_some_and(|at| now.since(at) < FOLLOWS);
@@ -211,11 +215,26 @@ fn note_growth(
     }
 }
 
+/// The evidence of all sources: statistics made `elapsed` after the last ones, disks, agent.
+fn hear(
+    seen: &GuestSeen,
+    stats: &GuestStats,
+    elapsed: Span,
+    before: &GuestState,
+    next: &mut GuestState,
+    now: Moment,
+) -> Evidence {
+    let is_full = is_full(stats, seen.told.full);
+    let evidence = Evidence::of_balloon(before.counters.as_ref(), stats, elapsed, is_full);
+    let evidence = hear_disks(evidence, &seen.told.disks, is_full, before, next, now);
+    hear_agent(evidence, &seen.told.agent, before, next, now)
+}
+
 /// The evidence with what the guest reads from its disks.
 fn hear_disks(
     evidence: Evidence,
     disks: &Reading<DiskReads>,
-    stats: &GuestStats,
+    is_full: bool,
     before: &GuestState,
     next: &mut GuestState,
     now: Moment,
@@ -227,7 +246,7 @@ fn hear_disks(
         next.disks = Some((*value, made));
     }
     let elapsed = last.map_or(Span::ZERO, |(_, at)| made.since(at));
-    evidence.with_disks(last.as_ref().map(|(reads, _)| reads), value, elapsed, stats)
+    evidence.with_disks(last.as_ref().map(|(reads, _)| reads), value, elapsed, is_full)
 }
 
 /// The evidence with that of the guest's agent.
@@ -396,6 +415,12 @@ pub fn headroom_floor(full: Bytes) -> Bytes {
 #[must_use]
 pub fn kernel_keeps(full: Bytes) -> Bytes {
     KERNEL_KEEPS.of(full).min(KERNEL_KEEPS_AT_MOST)
+}
+
+/// Whether a guest's free memory is filled: little more is free than its kernel keeps.
+#[must_use]
+pub fn is_full(stats: &GuestStats, full: Bytes) -> bool {
+    stats.free.is_some_and(|free| free <= kernel_keeps(full).saturating_add(dead_band(full)))
 }
 
 /// A smaller change of a target is not worth making: half of the headroom of a guest that does not grow.

@@ -50,6 +50,8 @@ pub struct Scene {
     pub starving: Bytes,
     /// The same without headroom for their growth: it is worth the needed cache of others.
     pub lacking_used: Bytes,
+    /// The same, with the whole headroom of guests that would kill a program for want of it: they cannot deflate their own balloons.
+    pub lacking_at_once: Bytes,
     /// Memory in use that guests lack.
     pub lacking: Bytes,
     /// The same, with the cache that they were seen to need.
@@ -120,6 +122,7 @@ impl Scene {
             reaction,
             starving: Bytes::ZERO,
             lacking_used: Bytes::ZERO,
+            lacking_at_once: Bytes::ZERO,
             lacking: Bytes::ZERO,
             unmet: Bytes::ZERO,
             unordered: Bytes::ZERO,
@@ -139,7 +142,10 @@ impl Scene {
             self.unmet = self.unmet.saturating_add(cache.max(in_use));
             if guest.starves() {
                 self.starving = self.starving.saturating_add(in_use);
-                self.lacking_used = self.lacking_used.saturating_add(in_use.min(guest.lacks_used()));
+                let used = in_use.min(guest.lacks_used());
+                let at_once = if guest.deflates_itself() { used } else { in_use };
+                self.lacking_used = self.lacking_used.saturating_add(used);
+                self.lacking_at_once = self.lacking_at_once.saturating_add(at_once);
             }
         }
     }
@@ -169,13 +175,14 @@ impl Scene {
     /// The same without headroom for the growth of guests.
     #[must_use]
     pub fn wanted_for_used(&self) -> Bytes {
-        if self.emergency { self.pressing() } else { self.lacks_used() }
+        let danger = if self.emergency { self.danger } else { Bytes::ZERO };
+        self.lacks_used().saturating_add(danger)
     }
 
-    /// Urgently wanted memory without headroom for the growth of guests.
+    /// Urgently wanted memory without headroom for the growth of guests that can deflate their own balloons.
     #[must_use]
     pub fn pressing(&self) -> Bytes {
-        self.lacks_used().saturating_add(self.danger)
+        self.lacking_at_once.saturating_sub(self.ledger.in_need).saturating_add(self.danger)
     }
 
     /// Used memory that cannot be granted now.

@@ -118,7 +118,7 @@ pub fn listen(
             return (search, Some(Heard::Hurt));
         }
         TrialKind::Taken => {
-            let watched = if need.shows_squeals() { WATCHED } else { WATCHED_BLIND };
+            let watched = if need.shows_refaults() { WATCHED } else { WATCHED_BLIND };
             if waited >= SCANS_SETTLE.plus(watched) {
                 search.trial = None;
             }
@@ -176,7 +176,7 @@ fn granted(need: &Need, now: Moment) -> Trial {
 /// Cache that was not seen to be needed.
 #[must_use]
 pub fn unproven(search: &Search, need: &Need, full: Bytes) -> Bytes {
-    let keeps = if need.shows_squeals() { Bytes::ZERO } else { BLIND_KEEPS.of(full) };
+    let keeps = if need.shows_refaults() { Bytes::ZERO } else { BLIND_KEEPS.of(full) };
     need.cache_held.saturating_sub(search.needs.max(keeps).max(need.cache_kept))
 }
 

@@ -26,7 +26,7 @@ impl Rung for Step {
 
     fn offer(&self, scene: &Scene, wants: &Wants, donor: &Donor<'_, '_>) -> Option<Offer> {
         let guest = donor.guest;
-        let blind = !guest.need.shows_squeals();
+        let blind = !guest.need.shows_refaults();
         if wants.is_watched
             || !wants.urgent.is_zero()
             || !may_be_squeezed(guest)

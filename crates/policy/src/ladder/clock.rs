@@ -70,7 +70,7 @@ fn step(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish> {
         (guest.need.cache_held, has.saturating_sub(idle.min(most)))
     } else {
         let able = search::unproven(&guest.next.search, &guest.need, full);
-        if able < LEAST_STEP || !guest.need.shows_squeals() {
+        if able < LEAST_STEP || !guest.need.shows_refaults() {
             return None;
         }
         let less = search::gentle_step(able).max(guest.dead_band()).min(most).min(able);

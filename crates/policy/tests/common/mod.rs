@@ -68,6 +68,7 @@ pub fn guest(name: &str, actual: u64, used: u64) -> GuestSeen {
             hotplug: Reading::absent(memtide_model::Absence::Unsupported),
             stats: Reading::now(stats(actual, used, Bytes::ZERO)),
             agent: Reading::unsupported(),
+            disks: Reading::unsupported(),
             merges: Reading::unsupported(),
             polling: Polling::Every(Span::from_secs(1)),
             reset: false,

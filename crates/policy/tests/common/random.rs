@@ -13,9 +13,9 @@ use std::fmt;
 pub use self::decide::decide;
 use memtide_model::{
     Absence, Agent, AgentCounters, AgentMemory, Amount, Backend, Balloon, Budget, Bytes, Capabilities, Class,
-    Commitment, Config, Cost, Fence, GuestId, GuestSeen, GuestStats, Hold, HostSeen, Hotplug, Keeps, Limit,
-    Mode, Moment, Order, Ordered, Plan, Polling, Pressure, Reading, Share, Snapshot, Space, Span, State,
-    SwapCounters, Tmpfs, TmpfsId, Told, WallClock, Witness,
+    Commitment, Config, Cost, DiskReads, Fence, GuestId, GuestSeen, GuestStats, Hold, HostSeen, Hotplug,
+    Keeps, Limit, Mode, Moment, Order, Ordered, Plan, Polling, Pressure, Reading, Share, Snapshot, Space,
+    Span, State, SwapCounters, Tmpfs, TmpfsId, Told, WallClock, Witness,
 };
 use memtide_policy::{Violation, check, witness};
 use proptest::collection::vec;
@@ -383,6 +383,10 @@ impl Case {
                 ),
                 stats: appearance.stats.0.read(appearance.stats.1.stats(shape, actual)),
                 agent: agent(shape, appearance, actual),
+                disks: appearance.stats.0.read(DiskReads {
+                    bytes: cost.mul_div(appearance.footprint.1, 100),
+                    took_us: shape.deflates.then_some(cost.get()),
+                }),
                 merges: Reading::unsupported(),
                 polling: appearance.polling,
                 reset: appearance.rare == Rare::Reset,

@@ -3,7 +3,7 @@
 use memtide_model::{Amount, Decision, GuestSeen, HostState, Proof, Reading, Span};
 
 use super::{known, targets, tick, told};
-use crate::common::{OVERHEAD, but, elastic, guest, mib, snapshot, stats};
+use crate::common::{OVERHEAD, but, config, deflating, elastic, guest, mib, snapshot, stats};
 
 /// It uses 100 and has `cache` of page cache; its VMM has used this much CPU time.
 fn cached(name: &str, cache: u64, cpu_ms: u64) -> GuestSeen {
@@ -80,4 +80,26 @@ fn beside_growth(hot_ms: u64, cold_ms: u64) -> Vec<String> {
 fn untouched_memory_is_taken_first_where_page_cache_is_likely_to_be_cold() {
     assert_eq!(beside_growth(59_000, 180), ["cold"]);
     assert_eq!(beside_growth(180, 59_000), ["hot"]);
+}
+
+/// What a guest with 400 of page cache, which works as much as it can, is asked to keep on a full host, while its neighbour grows by 100 a second and holds 40
+/// more than it uses.
+fn keeps_beside(deflates: bool) -> Option<u64> {
+    let seen = |millis: u64, used: u64| {
+        let grows = told(guest("grows", 560, used), |s| *s = stats(mib(560), mib(used), mib(0)));
+        let grows = if deflates { deflating(grows) } else { grows };
+        let works = told(guest("works", 560, 100), |s| *s = stats(mib(560), mib(100), mib(400)));
+        let works = but(works, |guest| guest.cost.cpu_time = Reading::now(Span::from_millis(millis)));
+        snapshot(millis, 2 * (560 + 60), vec![grows, works])
+    };
+    let last = known(&config(), &seen(1_000, 420));
+    let decision = tick(&config(), &last, &seen(2_000, 520));
+    targets(&decision).iter().find(|(name, _)| *name == "works").map(|(_, size)| *size)
+}
+
+/// Where the other one would wait, a guest that cannot deflate its own balloon kills a program.
+#[test]
+fn a_guest_that_would_kill_a_program_gets_page_cache_that_nobody_was_seen_to_need() {
+    let (waits, kills) = (keeps_beside(true), keeps_beside(false));
+    assert!(kills.is_some_and(|kills| kills + 50 <= waits.unwrap_or(560)), "{waits:?} {kills:?}");
 }

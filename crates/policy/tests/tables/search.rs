@@ -22,7 +22,15 @@ fn cached(cache: u64, scanned: u64) -> Need {
     Need {
         used: Some(mib(100)),
         cache_held: mib(cache),
-        evidence: Some(Evidence { shows_squeals: true, stalls, reclaims: false, refaults, kills, scanned }),
+        evidence: Some(Evidence {
+            shows_stalls: true,
+            shows_refaults: true,
+            stalls,
+            reclaims: false,
+            refaults,
+            kills,
+            scanned,
+        }),
         ..Need::default()
     }
 }
@@ -210,7 +218,7 @@ fn need_for_cache_fades_while_the_guest_does_not_use_the_room() {
 #[test]
 fn a_guest_that_nobody_can_hear_keeps_a_sixteenth() {
     let mut need = cached(400, 0);
-    need.evidence = need.evidence.map(|evidence| Evidence { shows_squeals: false, ..evidence });
+    need.evidence = need.evidence.map(|evidence| Evidence { shows_refaults: false, ..evidence });
     assert_eq!(unproven(&Search::default(), &need, FULL), mib(400 - 64));
 }
 

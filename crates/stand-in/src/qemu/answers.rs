@@ -32,6 +32,11 @@ pub(super) fn answer(
             json!([{"type": "virtio-mem", "data": {"id": "vm0", "requested-size": requested, "size": plugged}}])
         })),
         "query-memdev" => Ok(json!([{"id": "pc.ram", "size": machine.boot, "merge": machine.merge, "share": false}])),
+        "query-blockstats" => Ok(json!([
+            {"device": "cd0", "stats": {"rd_bytes": 0, "rd_total_time_ns": 0}},
+            {"device": "", "qdev": "/machine/peripheral/d0/virtio-backend",
+             "stats": {"rd_bytes": machine.disk_reads, "rd_total_time_ns": machine.disk_reads / 100}},
+        ])),
         "qom-list" => Ok(qom_list(machine, arguments)),
         "qom-get" => qom_get(machine, arguments),
         "qom-set" => qom_set(machine, arguments),

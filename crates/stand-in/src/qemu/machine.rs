@@ -40,6 +40,8 @@ pub struct Machine {
     pub last_update: u64,
     /// The number of seconds by which the clock of `last_update` is ahead of this machine's clock.
     pub clock_ahead: i64,
+    /// Bytes that it has read from its disks.
+    pub disk_reads: u64,
     /// Run state.
     pub status: String,
     /// Status of a migration, if there ever was one.
@@ -73,6 +75,7 @@ impl Machine {
             stats: Map::new(),
             last_update: 0,
             clock_ahead: 0,
+            disk_reads: 0,
             status: "running".to_owned(),
             migration: None,
             virtio_mem: None,
@@ -94,6 +97,7 @@ impl Machine {
         }
         work.advance(now);
         self.actual = work.actual();
+        self.disk_reads = work.disk_reads();
         self.work = Some(work);
     }
 

@@ -241,6 +241,11 @@ impl Work {
         self.guest.size().actual.get()
     }
 
+    /// What it has read from its disks, in bytes.
+    pub(super) fn disk_reads(&self) -> u64 {
+        self.guest.disks().bytes.get()
+    }
+
     /// The driver's answer at the guest's present moment.
     pub(super) fn stats(&self) -> Map<String, Value> {
         let stats = self.guest.stats();

@@ -212,7 +212,9 @@ impl LibvirtControl {
                         let reads = protocol::read_disk_stats(&body).map_err(malformed)?;
                         self.picture.read_disks(reads, Instant::now());
                     }
-                    Err(Failure::Call(CallError::Refused(_))) => self.picture.read_disks(None, Instant::now()),
+                    Err(Failure::Call(CallError::Refused(_))) => {
+                        self.picture.read_disks(None, Instant::now())
+                    }
                     Err(failure) => return Err(failure.absence()),
                 }
             }

@@ -29,7 +29,8 @@ pub(super) fn question() -> Command {
 
 /// The sum over all disks; `None` if nothing was read: then the guest does not read from disks that QEMU counts.
 pub(super) fn sum(disks: &[Disk]) -> Option<DiskReads> {
-    let all = |of: fn(&Counters) -> u64| disks.iter().fold(0_u64, |sum, disk| sum.saturating_add(of(&disk.stats)));
+    let all =
+        |of: fn(&Counters) -> u64| disks.iter().fold(0_u64, |sum, disk| sum.saturating_add(of(&disk.stats)));
     let bytes = all(|counters| counters.rd_bytes);
     let took_us = Some(all(|counters| counters.rd_total_time_ns) / 1_000);
     (bytes > 0).then_some(DiskReads { bytes: Bytes::new(bytes), took_us })
@@ -38,7 +39,9 @@ pub(super) fn sum(disks: &[Disk]) -> Option<DiskReads> {
 /// Whether the guest also reads from what QEMU does not count.
 pub(super) fn are_elsewhere(containers: [&[Property]; 2]) -> bool {
     containers.iter().flat_map(|properties| properties.iter()).any(|property| {
-        SERVED_ELSEWHERE.iter().any(|kind| property.kind.strip_prefix("child<").is_some_and(|of| of.starts_with(kind)))
+        SERVED_ELSEWHERE
+            .iter()
+            .any(|kind| property.kind.strip_prefix("child<").is_some_and(|of| of.starts_with(kind)))
     })
 }
 

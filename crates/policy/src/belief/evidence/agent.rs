@@ -23,7 +23,8 @@ impl Evidence {
         if !agent.counts_refaults {
             return told;
         }
-        let heard = Self { shows_squeals: true, refaults: false, scanned: Bytes::ZERO, ..told };
+        let heard =
+            Self { shows_stalls: true, shows_refaults: true, refaults: false, scanned: Bytes::ZERO, ..told };
         let (Some((before, waited)), millis @ 1..) = (before, elapsed.as_millis()) else { return heard };
         let now = &agent.counters;
         let working_set = |counters: &AgentCounters| {
@@ -61,7 +62,7 @@ mod tests {
         let balloon = Evidence {
             refaults: true,
             scanned: Bytes::from_mib(50),
-            ..Evidence::of_balloon(None, &Default::default(), second)
+            ..Evidence::of_balloon(None, &Default::default(), second, true)
         };
         let agent = |counters| Agent { counters, counts_refaults: true, ..Agent::default() };
         let before = AgentCounters::default();
@@ -70,7 +71,7 @@ mod tests {
         let many = AgentCounters { refaults_file: mib(20), ..before };
         let hot = AgentCounters { activations_file: mib(4), ..few };
         let heard = |counters| balloon.with_agent(Some((&before, 0)), &agent(counters), second);
-        assert!(!heard(before).is_squeal() && heard(before).shows_squeals, "scans do not count");
+        assert!(!heard(before).is_squeal() && heard(before).shows_refaults, "scans do not count");
         assert!(!heard(few).is_squeal() && heard(few).scanned == mib(8));
         assert!(heard(many).refaults && heard(hot).refaults);
         let stalls = Some(AgentStalls { io_some_us: 125_000, ..AgentStalls::default() });

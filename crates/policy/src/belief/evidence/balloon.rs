@@ -5,17 +5,24 @@
 
 use memtide_model::{BalloonCounters, Bytes, GuestStats, Span};
 
-use crate::constants::{ALLOC_STALLS, LITTLE_FREE, MAJOR_FAULTS, REFAULT_SCANS, SCANS};
+use crate::constants::{ALLOC_STALLS, MAJOR_FAULTS, REFAULT_SCANS, SCANS};
 
 use super::Evidence;
 
 impl Evidence {
-    /// The evidence in statistics `now`, made `elapsed` after those with the counters `before`. Without earlier counters there is none.
+    /// The evidence in statistics `now`, made `elapsed` after those with the counters `before`. Without earlier counters there is none. `is_full`: little
+    /// memory is free.
     #[must_use]
-    pub fn of_balloon(before: Option<&BalloonCounters>, now: &GuestStats, elapsed: Span) -> Self {
+    pub fn of_balloon(
+        before: Option<&BalloonCounters>,
+        now: &GuestStats,
+        elapsed: Span,
+        is_full: bool,
+    ) -> Self {
         // The counters of Linux 6.12 and later.
         let none = Self {
-            shows_squeals: now.async_scans.is_some() && now.alloc_stalls.is_some(),
+            shows_stalls: now.alloc_stalls.is_some(),
+            shows_refaults: now.async_scans.is_some(),
             stalls: false,
             reclaims: false,
             refaults: false,
@@ -36,19 +43,11 @@ impl Evidence {
                 || byte_rate(bytes(now.swapped_in), bytes(before.swapped_in)) >= SCANS,
             reclaims: byte_rate(now.direct_scans, before.direct_scans) >= SCANS,
             refaults: scanned >= REFAULT_SCANS
-                || (is_short_of_free(now) && rate(now.major_faults, before.major_faults) >= MAJOR_FAULTS),
+                || (is_full && rate(now.major_faults, before.major_faults) >= MAJOR_FAULTS),
             scanned,
             kills: count(now.oom_kills, before.oom_kills) > 0,
             ..none
         }
-    }
-}
-
-/// Whether little memory is free in the guest: only then does a read show that its page cache is too small.
-pub(super) fn is_short_of_free(stats: &GuestStats) -> bool {
-    match (stats.free, stats.total) {
-        (Some(free), Some(total)) => free < LITTLE_FREE.of(total),
-        _ => true,
     }
 }
 
@@ -64,7 +63,7 @@ mod tests {
             oom_kills: Some(0),
             ..GuestStats::default()
         };
-        let after = |stats| Evidence::of_balloon(Some(&(&before).into()), &stats, Span::from_secs(1));
+        let after = |stats| Evidence::of_balloon(Some(&(&before).into()), &stats, Span::from_secs(1), true);
         let kinds = |evidence: Evidence| (evidence.is_stalled(), evidence.refaults, evidence.kills);
         assert_eq!(kinds(after(before)), (false, false, false));
         assert_eq!(kinds(after(GuestStats { alloc_stalls: Some(4), ..before })), (true, false, false));
@@ -78,7 +77,10 @@ mod tests {
 
     #[test]
     fn a_driver_without_scans_misses_squeals() {
-        let shows = |stats| Evidence::of_balloon(None, &stats, Span::ZERO).shows_squeals;
+        let shows = |stats| {
+            let evidence = Evidence::of_balloon(None, &stats, Span::ZERO, true);
+            evidence.shows_stalls && evidence.shows_refaults
+        };
         assert!(!shows(GuestStats::default()));
         let new = GuestStats { alloc_stalls: Some(0), async_scans: Some(0), ..GuestStats::default() };
         assert!(shows(new));

@@ -15,9 +15,11 @@ use memtide_model::Bytes;
 /// Evidence of a guest's want since the last fresh report of its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evidence {
+    /// Whether a guest whose allocations wait shows it.
+    pub shows_stalls: bool,
     /// Whether a guest that loses page cache that it needs shows it. Otherwise only swap traffic, faults and kills are counted: the absence of evidence
     /// proves nothing.
-    pub shows_squeals: bool,
+    pub shows_refaults: bool,
     /// Allocations waited for memory.
     pub stalls: bool,
     /// Memory was reclaimed directly: by tasks that needed it, or by an agent that trims.
