@@ -405,8 +405,11 @@ mod tests {
 
     #[test]
     fn between_two_ticks_statistics_of_many_are_read_when_due_and_show_want() {
-        let counted =
-            |major_faults: u64| GuestStats { major_faults: Some(major_faults), ..GuestStats::default() };
+        let counted = |major_faults: u64| GuestStats {
+            major_faults: Some(major_faults),
+            free: Some(Bytes::ZERO),
+            ..GuestStats::default()
+        };
         let stats = |major_faults: u64, age: u64| Reading::Fresh {
             value: counted(major_faults),
             age: Span::from_millis(age),

@@ -74,6 +74,14 @@ fn every_journal_of_the_corpus() {
     run_corpus(TARGETS[1]);
 }
 
+/// A journal of another format is refused at its first bytes, and then its records test nothing.
+#[test]
+fn the_journals_of_the_corpus_have_the_present_format() {
+    let inputs = corpus(TARGETS[1].0);
+    let (_, honest) = inputs.iter().find(|(path, _)| path.ends_with(HONEST[1])).expect("an honest journal");
+    assert!(honest.starts_with(&memtide_engine::journal::header()));
+}
+
 #[test]
 fn every_tree_of_the_corpus() {
     run_corpus(TARGETS[2]);

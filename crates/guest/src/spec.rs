@@ -25,6 +25,8 @@ pub struct Spec {
     pub agent_takes: Span,
     /// Whether the guest may deflate its own balloon before its OOM killer acts.
     pub deflate_on_oom: bool,
+    /// Whether its VMM counts what it reads from its disks. It does not where other processes serve them.
+    pub counts_reads: bool,
     /// Whether freed blocks return to the host by themselves.
     pub free_page_reporting: bool,
     /// The time from the first freed block to the first pass, and between two passes.
@@ -153,6 +155,7 @@ impl Default for Spec {
             agent: false,
             agent_takes: Span::ZERO,
             deflate_on_oom: true,
+            counts_reads: true,
             free_page_reporting: true,
             // REPORTING_DELAY in mm/page_reporting.c is 2 s. Of 1 GiB freed, half had returned after 4.1–6.1 s and 90 % after 8.1 s.
             reporting_delay: Span::from_secs(2),

@@ -147,7 +147,7 @@ impl Resident {
             balloon: self.balloon(guest, ills),
             hotplug: Reading::absent(Absence::Unsupported),
             stats: self.statistics(guest, ills, now),
-            disks: Reading::now(guest.disks()),
+            disks: if spec.counts_reads { Reading::now(guest.disks()) } else { Reading::unsupported() },
             polling: if spec.balloon { self.polled } else { Polling::Unknown },
             ..Told::nothing(spec.memory, Absence::NotYet)
         };

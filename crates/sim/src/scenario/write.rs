@@ -239,6 +239,7 @@ fn guest(guests: &[GuestSetup]) -> String {
             ("agent", unless(spec.agent, default.agent, yes)),
             ("agent_takes", unless(spec.agent_takes, default.agent_takes, time)),
             ("deflate_on_oom", unless(spec.deflate_on_oom, default.deflate_on_oom, yes)),
+            ("counts_reads", unless(spec.counts_reads, default.counts_reads, yes)),
             ("free_page_reporting", unless(spec.free_page_reporting, default.free_page_reporting, yes)),
             ("inflates", unless(spec.inflates, default.inflates, rate)),
             ("deflates", unless(spec.deflates, default.deflates, rate)),
