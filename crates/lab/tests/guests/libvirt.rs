@@ -29,6 +29,9 @@ impl Setting {
         let builders = [("1", true), ("2", false)]
             .map(|(number, deflates)| reporting(&format!("{name}-{number}"), mib(512), deflates));
         let guests = start(&run, builders);
+        // As Cockpit and nova do.
+        let libvirtd = lab.libvirtd().unwrap();
+        libvirtd.virsh(&["dommemstat", guests[1].name(), "--period", "10", "--live"]).unwrap();
         let config = managing(&format!("{name}-"), mib(512 + 200 + 2 * 90));
         let config = format!("on_exit = \"release\"\n{config}{}", lab.libvirtd().unwrap().settings());
         let daemon = Daemon::start(run.path(), &config).unwrap();
@@ -104,7 +107,9 @@ pub fn a_guest_of_libvirt_is_managed_like_any_other() {
     for guest in &guests {
         until("its full size", JOB, || Ok((guest.actual()? == mib(512)).then_some(()))).unwrap();
         let xml = libvirtd.virsh(&["dumpxml", guest.name()]).unwrap();
-        assert!(!xml.contains("<stats period="), "nobody polled it before: {xml}");
+        let was_polled = guest.name() == guests[1].name();
+        assert_eq!(xml.contains("<stats period='10'/>"), was_polled, "{xml}");
+        assert_eq!(xml.contains("<stats period="), was_polled, "nobody polled the first one before: {xml}");
         unhurt(guest);
     }
 }
@@ -142,4 +147,30 @@ pub fn a_frozen_qemu_holds_up_nobody_else() {
     setting.until_fresh(frozen, true);
     other.finish::<serde_json::Value>(load, "memory in use", JOB).unwrap();
     guests.iter().for_each(unhurt);
+}
+
+/// A guest that is saved is gone, and comes back in another process with the size that it had: it is managed again, and what it used is unharmed.
+pub fn a_guest_that_was_saved_and_restored_is_managed_again() {
+    let setting = Setting::new("lvs");
+    let Setting { guests, daemon, run, .. } = &setting;
+    let (saved, libvirtd) = (&guests[1], setting.libvirtd());
+    until_settled(daemon, saved.name());
+    let (pid, size) = (saved.pid(), saved.actual().unwrap());
+    assert!(size < mib(512), "it has given memory: {size}");
+    let file = run.path().join("saved");
+    let file = file.to_str().unwrap();
+    libvirtd.virsh(&["save", saved.name(), file]).unwrap();
+    until("it is gone", JOB, || Ok(daemon.guest(saved.name()).is_err().then_some(()))).unwrap();
+    libvirtd.virsh(&["restore", file]).unwrap();
+    let seen = until("it is managed", JOB, || {
+        let Ok(guest) = daemon.guest(saved.name()) else { return Ok(None) };
+        let is_managed = !matches!(guest.status.report.verdict, Verdict::Fenced(_) | Verdict::NoBalloon(_));
+        Ok((is_managed && guest.seen.told.stats.fresh().is_some()).then_some(guest.seen))
+    })
+    .unwrap();
+    assert_ne!(seen.pid, pid);
+    assert!(seen.actual() < mib(512), "its balloon is as it was: {}", seen.actual());
+    libvirtd.virsh(&["destroy", saved.name()]).unwrap();
+    until("it is gone", JOB, || Ok(daemon.guest(saved.name()).is_err().then_some(()))).unwrap();
+    unhurt(&guests[0]);
 }

@@ -80,7 +80,7 @@ const LONG: [Test; 14] = tests![
 ];
 
 /// Tests that wait most of the time, the longest first: they start in this order.
-const OTHERS: [Test; 31] = tests![
+const OTHERS: [Test; 32] = tests![
     density::more_guests_get_through_with_memtide,
     operator::an_operator_is_obeyed,
     operator::balloons_that_somebody_else_moved_are_left_alone,
@@ -89,6 +89,7 @@ const OTHERS: [Test; 31] = tests![
     old_and_new::an_old_qemu_beside_an_old_kernel,
     libvirt::a_guest_of_libvirt_is_managed_like_any_other,
     libvirt::a_frozen_qemu_holds_up_nobody_else,
+    libvirt::a_guest_that_was_saved_and_restored_is_managed_again,
     memtide::a_stall_is_answered_from_free_memory,
     memtide::a_stall_is_answered_from_a_donor,
     untouched::a_template_and_a_shared_image_are_never_changed,
