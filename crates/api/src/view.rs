@@ -5,8 +5,8 @@ use std::fmt;
 use memtide_engine::{Counters, LastTick, Published};
 use memtide_model::{
     About, Backend, Bytes, Commitment, Fact, FactSource, Fence, GuestReport, GuestSeen, HostReport, KsmParts,
-    KsmProcess, KsmReport, KsmVerdict, Mode, Moment, Names, Offers, Outsiders, Polling, Reading, Span,
-    SwapCounters, TmpfsReport, UnderWay, Verdict, Withheld, name_given, printable,
+    KsmProcess, KsmReport, KsmVerdict, Mode, Moment, Names, Offers, Outsiders, Parts, Polling, Reading, Span,
+    SwapCounters, TmpfsReport, UnderWay, Verdict, Withheld, counted, name_given, printable,
 };
 use serde::{Deserialize, Serialize};
 
@@ -63,6 +63,9 @@ pub struct GuestStatus {
     /// The numbers behind the last decision.
     #[serde(flatten)]
     pub report: GuestReport,
+    /// Where its memory is; `None` from a daemon that does not tell.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub parts: Option<Parts>,
     /// Its present state, in a few words.
     pub state: String,
     /// The reason for its last change, in words.
@@ -284,11 +287,61 @@ pub struct CgroupReclaimAnswer {
 impl Status {
     /// Decisions are at most two seconds apart, and one takes less than that: an older one is the last of a daemon that no longer decides.
     const TOO_OLD: Span = Span::from_secs(10);
+    /// A balloon that is nearer to its target does not move: its target was rounded, or its guest keeps a few pages.
+    const MOVES: Bytes = Bytes::from_mib(4);
 
     /// The age of the last decision, if it is too old.
     #[must_use]
     pub fn is_late_by(&self) -> Option<Span> {
         self.age.filter(|age| *age > Self::TOO_OLD)
+    }
+
+    /// What is going on, in one sentence; `None` without guests.
+    #[must_use]
+    pub fn in_a_sentence(&self) -> Option<String> {
+        let first = self.guests.first()?.report.full;
+        let count = self.guests.len() as u64;
+        let sizes = || self.guests.iter().map(|guest| guest.report.full);
+        let of = match sizes().all(|full| full == first) {
+            true => format!("{} of {first}", counted(count, "guest")),
+            false => format!("{} with {} together", counted(count, "guest"), Bytes::sum(sizes())),
+        };
+        let verb = if count == 1 { "runs" } else { "run" };
+        let runs = format!("{of} {verb} in {}", self.host.footprints);
+        if self.mode == Mode::Observe {
+            return Some(format!("{runs}; memtide observes, and moves nothing"));
+        }
+        if self.is_late_by().is_some() {
+            return None;
+        }
+        let number =
+            |is: &dyn Fn(&GuestReport) -> bool| self.guests.iter().filter(|guest| is(&guest.report)).count();
+        let on_its_way = |guest: &GuestReport| {
+            let moves = matches!(guest.verdict, Verdict::Grown | Verdict::Shrunk | Verdict::UnderWay);
+            guest.target.filter(|_| moves)
+        };
+        let gives = |from: Bytes, to: Bytes| from >= to.saturating_add(Self::MOVES);
+        let is_are = |number: usize| if number == 1 { "is" } else { "are" };
+        let giving = number(&|guest| on_its_way(guest).is_some_and(|target| gives(guest.actual, target)));
+        let getting = number(&|guest| on_its_way(guest).is_some_and(|target| gives(target, guest.actual)));
+        let moving = match (giving, getting) {
+            (0, 0) => "nothing moves".to_owned(),
+            (giving, 0) => format!("{giving} {} giving memory", is_are(giving)),
+            (0, getting) => format!("{getting} {} getting more", is_are(getting)),
+            (giving, getting) => {
+                format!(
+                    "{giving} {} giving memory, {getting} {} getting more",
+                    is_are(giving),
+                    is_are(getting)
+                )
+            }
+        };
+        let waits = match number(&|guest| matches!(guest.verdict, Verdict::WaitsForMemory { .. })) {
+            0 => "nobody waits for memory".to_owned(),
+            1 => "1 waits for memory".to_owned(),
+            many => format!("{many} wait for memory"),
+        };
+        Some(format!("{runs}; {moving}; {waits}"))
     }
 
     /// The status for the engine's published state.
@@ -341,6 +394,7 @@ impl GuestStatus {
             backend: seen.backend.clone(),
             polling: seen.told.polling,
             report: report.clone(),
+            parts: Some(Parts::of(seen, report)),
             state: match (&report.verdict, seen.told.polling) {
                 (Verdict::Observed, Polling::Off) => "observed; nobody polls its statistics".to_owned(),
                 (verdict, _) => verdict.in_words(names, last.seen.taken_at),

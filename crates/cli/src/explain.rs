@@ -75,6 +75,17 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
         out.row("shares", "its VMM lets KSM merge its memory with others'");
     }
     out.row("keeps", &format!("{} of {}", report.actual, report.full));
+    if let Some(parts) = &status.parts {
+        out.row("its size", &format!("{} = {}", parts.size.sum(), sum(parts.size.named())));
+        if let Some(cost) = &parts.cost {
+            let merged =
+                if cost.merged.is_zero() { String::new() } else { format!(" - {} merged", cost.merged) };
+            out.row("its cost", &format!("{} = {}{merged}", cost.sum(), sum(cost.named())));
+        }
+        if let Some(free) = parts.free_on_host().filter(|free| !free.is_zero()) {
+            out.row("in between", &format!("at least {free} is free in the guest and still on the host"));
+        }
+    }
     demand(&mut out, detail);
     let bounds = format!("between {} and {}, {} shares", detail.reservation, detail.limit, detail.shares);
     out.row("entitlement", &format!("{}   its fair share {bounds}", report.entitlement));
@@ -96,6 +107,11 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
     known(&mut out, detail);
     changes(&mut out, detail);
     out.text
+}
+
+/// Parts that are added up.
+fn sum(parts: impl Iterator<Item = (&'static str, Bytes)>) -> String {
+    parts.map(|(name, part)| format!("{part} {name}")).collect::<Vec<_>>().join(" + ")
 }
 
 /// What the guest could give, and why it is not taken.

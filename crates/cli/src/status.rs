@@ -64,6 +64,9 @@ pub fn render(status: &Status, style: Style) -> String {
         out.push_str("no decision yet: the daemon has just started\n");
         return out;
     }
+    if let Some(sentence) = status.in_a_sentence() {
+        line(&mut out, &sentence);
+    }
     ledger(&mut out, status, style);
     for warning in &status.warnings {
         line(&mut out, &style.bad(&format!("! {warning}")));
@@ -339,6 +342,7 @@ mod tests {
             backend: Backend::new("QEMU"),
             polling: Polling::Every(Span::from_secs(1)),
             report,
+            parts: None,
             state: verdict.in_words(&Names::default(), Moment::default()),
             last_reason: used.map(|_| "220 MiB idle (needs 180 MiB); 64 MiB needed elsewhere".to_owned()),
             last_change: used.map(|_| Span::from_millis(4_200)),
@@ -407,6 +411,7 @@ mod tests {
         };
         insta::assert_snapshot!(render(&status, Style::plain()), @r#"
         memtide 0.1.0  managing, strict, host high
+        3 guests of 1 GiB run in 1.02 GiB; 1 is giving memory; nobody waits for memory
         [████████████████████████████████████▒▒▒▓▓····························░░░]
         2 GiB = █ guests 1.02 GiB + ▒ torn 100 MiB + ▓ other 60 MiB + · free 746 MiB + ░ reserve 102 MiB
         guests' worst case 1.46 GiB, plus 604 MiB for self-deflation of 2 of 3 guests at a time, up to 512 MiB each

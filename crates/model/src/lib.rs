@@ -32,6 +32,7 @@ mod ksm;
 mod names;
 mod offer;
 mod owner;
+mod parts;
 mod plan;
 mod reading;
 mod record;
@@ -73,6 +74,7 @@ pub use ksm::{
 pub use names::Names;
 pub use offer::{NotBought, Offered, Offers, Pays, Spared, Way};
 pub use owner::Owner;
+pub use parts::{CostParts, Parts, SizeParts};
 pub use plan::{Action, Plan, Reason, Taken, Takes};
 pub use reading::{Absence, Reading};
 pub use record::{Answer, OWN_POLICY, Record, Refusal, Tick};

@@ -62,7 +62,7 @@ pub enum Pays {
     All,
     /// What cannot wait.
     Urgent,
-    /// The same without headroom for growth.
+    /// The same without headroom for the growth of guests that can deflate their own balloons.
     Pressing,
     /// Memory in use that others lack, without headroom for growth.
     ForUsed,

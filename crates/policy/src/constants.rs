@@ -157,7 +157,7 @@ pub const PRESSURE_PART: u64 = 10;
 /// was moved by somebody else or by its guest.
 /// Pinned by: scenarios/wrong-winner.toml (halved), scenarios/stream-slow.toml (doubled).
 pub const WATCHED: Span = Span::from_secs(5);
-/// The same for a guest whose driver reports no scans: only stalls that lead to faults and kills show.
+/// The same for a guest of which neither scans nor reads from disks are told: only stalls that lead to faults and kills show.
 /// No scenario pins it.
 pub const WATCHED_BLIND: Span = Span::from_secs(20);
 /// Scans count from this long after a balloon arrived: kswapd still works, reports are a second old, and a grant fills.
@@ -191,7 +191,7 @@ pub const STEP: Part = Part::new(1, 4);
 /// Each report of a guest that does not use the room for its needed cache lowers that need by this part of the unused rest.
 /// Pinned by: scenarios/bursts.toml (off), scenarios/bursts-no-deflate.toml (doubled).
 pub const UNUSED: Part = Part::new(1, 8);
-/// A guest whose driver reports no scans keeps this part of its size as cache.
+/// A guest of which neither scans nor reads from disks are told keeps this part of its size as cache.
 /// No scenario pins it.
 pub const BLIND_KEEPS: Part = Part::new(1, 16);
 

@@ -234,6 +234,27 @@ async fn what_disks_read_is_asked_for_where_the_driver_counts_no_scans() {
     assert_eq!(count(&fixture, "query-blockstats"), asked);
 }
 
+/// QEMU tells of each layer of each disk.
+#[tokio::test(flavor = "current_thread")]
+async fn disks_of_too_many_layers_are_asked_about_once() {
+    let mut machine = Machine { interval: 1, disk_layers: 200, ..Machine::new(512) };
+    machine.update_stats(1);
+    let fixture = stand_in(machine);
+    let mut monitor = monitor(&fixture, Use::Dedicated);
+    let begun = std::time::Instant::now();
+    while count(&fixture, "query-blockstats") == 0 {
+        assert!(begun.elapsed() < PLENTY, "it is never asked");
+        poll(&mut monitor).await;
+    }
+    for _ in 0..2 {
+        while poll(&mut monitor).await.stats.fresh().is_none() {
+            assert!(begun.elapsed() < PLENTY, "its answer costs everything else");
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    }
+    assert_eq!(count(&fixture, "query-blockstats"), 1);
+}
+
 #[tokio::test(flavor = "current_thread")]
 async fn old_statistics_say_why_they_are_old() {
     for (interval, seconds_ago, why) in [

@@ -241,7 +241,8 @@ fn hear_disks(
 ) -> Evidence {
     let Reading::Fresh { value, age } = disks else { return evidence };
     let made = Moment::from_millis(now.as_millis().saturating_sub(age.as_millis()));
-    let last = before.disks.filter(|(_, at)| made.since(*at) > SAME_WITHIN);
+    // A program that starts within a tick is no rate.
+    let last = before.disks.filter(|(_, at)| made.since(*at) >= REPORTS_EVERY);
     if last.is_some() || before.disks.is_none() {
         next.disks = Some((*value, made));
     }
@@ -420,7 +421,7 @@ pub fn kernel_keeps(full: Bytes) -> Bytes {
 /// Whether a guest's free memory is filled: little more is free than its kernel keeps.
 #[must_use]
 pub fn is_full(stats: &GuestStats, full: Bytes) -> bool {
-    stats.free.is_some_and(|free| free <= kernel_keeps(full).saturating_add(dead_band(full)))
+    stats.free.is_none_or(|free| free <= kernel_keeps(full).saturating_add(dead_band(full)))
 }
 
 /// A smaller change of a target is not worth making: half of the headroom of a guest that does not grow.

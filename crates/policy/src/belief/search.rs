@@ -12,7 +12,7 @@
 //!   least half as fast, the grant is *refuted*. The guest is no longer seen to need cache. For ten minutes, then twice as long each time,
 //!   memtide is *deaf* to its scans.
 //! - A guest that has room for more cache and does not fill it is seen to need less and less.
-//! - Guests whose driver does not report scans are watched for longer, and keep a least cache.
+//! - Guests of which neither scans nor reads from disks are told are watched for longer, and keep a least cache.
 //!
 //! **Property.** A guest has at most one trial at a time, and each trial ends.
 

@@ -102,7 +102,7 @@ struct Wants {
     /// The part of it without headroom for growth.
     for_used: Bytes,
     urgent: Bytes,
-    /// The part of it without headroom for growth.
+    /// The part of it without headroom for the growth of guests that can deflate their own balloons.
     pressing: Bytes,
     /// Memory that the guests can take beyond all that there is: idle memory comes back at once for it.
     over: Bytes,

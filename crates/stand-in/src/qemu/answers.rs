@@ -35,7 +35,8 @@ pub(super) fn answer(
         "query-blockstats" => Ok(json!([
             {"device": "cd0", "stats": {"rd_bytes": 0, "rd_total_time_ns": 0}},
             {"device": "", "qdev": "/machine/peripheral/d0/virtio-backend",
-             "stats": {"rd_bytes": machine.disk_reads, "rd_total_time_ns": machine.disk_reads / 100}},
+             "stats": {"rd_bytes": machine.disk_reads, "rd_total_time_ns": machine.disk_reads / 100},
+             "backing": "x".repeat(machine.disk_layers << 11)},
         ])),
         "qom-list" => Ok(qom_list(machine, arguments)),
         "qom-get" => qom_get(machine, arguments),

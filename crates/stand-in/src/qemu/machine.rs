@@ -42,6 +42,8 @@ pub struct Machine {
     pub clock_ahead: i64,
     /// Bytes that it has read from its disks.
     pub disk_reads: u64,
+    /// The layers of its disk, each of which makes the answer longer by 2 KiB.
+    pub disk_layers: usize,
     /// Run state.
     pub status: String,
     /// Status of a migration, if there ever was one.
@@ -76,6 +78,7 @@ impl Machine {
             last_update: 0,
             clock_ahead: 0,
             disk_reads: 0,
+            disk_layers: 1,
             status: "running".to_owned(),
             migration: None,
             virtio_mem: None,

@@ -207,15 +207,12 @@ impl LibvirtControl {
                 self.picture.statistics(&stats, Now::read());
             }
             Question::Disks if self.picture.counts_disks(Now::read()) => {
-                match self.try_call(Procedure::DomainBlockStatsFlags, Domain::disk_stats, by).await {
-                    Ok(body) => {
-                        let reads = protocol::read_disk_stats(&body).map_err(malformed)?;
-                        self.picture.read_disks(reads, Instant::now());
-                    }
-                    Err(Failure::Call(CallError::Refused(_))) => {
-                        self.picture.read_disks(None, Instant::now())
-                    }
-                    Err(failure) => return Err(failure.absence()),
+                // The balloon and the statistics are told: nothing that happens here makes them less.
+                let answer = self.try_call(Procedure::DomainBlockStatsFlags, Domain::disk_stats, by).await;
+                let reads = answer.ok().and_then(|body| protocol::read_disk_stats(&body).ok());
+                match reads {
+                    Some(reads) => self.picture.read_disks(reads, Instant::now()),
+                    None => self.picture.disks_are_refused(),
                 }
             }
             Question::Disks => self.picture.read_disks(None, Instant::now()),

@@ -88,7 +88,8 @@ impl Description {
             balloon: children(devices, "memballoon").next().and_then(balloon),
             hotplug,
             disks_elsewhere: children(devices, "filesystem").next().is_some()
-                || children(devices, "disk").any(|disk| disk.attribute("type") == Some("vhostuser")),
+                || children(devices, "disk").any(|disk| disk.attribute("type") == Some("vhostuser"))
+                || children(devices, "hostdev").any(|device| device.attribute("type") != Some("usb")),
             agent: children(devices, "channel").find_map(agent),
             terms,
             mistakes,

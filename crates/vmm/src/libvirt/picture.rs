@@ -5,6 +5,7 @@
 //! | question | asked |
 //! |---|---|
 //! | statistics, with the size of the balloon | at each look at a guest in play; for an idle guest, the interval is 100 ms times the number of guests of its daemon, but no longer than 10 s (2 s if the guest has an agent) |
+//! | reads from disks | with the statistics, if these lack the counters of scans and the guest has no agent |
 //! | state, and whether a job is under way | after events, and every 5 s with the statistics (10 s of an idle guest) |
 //! | description | at first, after events about devices or metadata, and every 60 s |
 
@@ -22,7 +23,7 @@ use crate::stats_clock::{Now, StatsClock};
 const STATE_PERIOD: Duration = Duration::from_secs(5);
 /// The time between two looks at the description: nobody tells of a change of the polling period.
 const DESCRIPTION_PERIOD: Duration = Duration::from_secs(60);
-/// The time between two looks at an idle guest for each guest of its daemon: ten questions a second about idle guests cost a daemon half a percent of a processor.
+/// The time between two looks at an idle guest for each guest of its daemon: ten looks a second at idle guests cost a daemon half a percent of a processor.
 const IDLE_PER_GUEST: Duration = Duration::from_millis(100);
 /// The longest time between two looks at an idle guest, and at one whose agent tells of stalls.
 const LONGEST_IDLE: Duration = Duration::from_secs(10);
@@ -74,6 +75,7 @@ pub(super) struct Picture {
     stats: StatsClock,
     /// What it had read from its disks, and when that was told.
     disks: Option<(DiskReads, Instant)>,
+    disks_refused: bool,
     /// The driver has moved its balloon or sent statistics since the guest's last start.
     driver_works: bool,
     /// The period that memtide set, in seconds, and when.
@@ -98,6 +100,7 @@ impl Picture {
             held: None,
             stats: StatsClock::default(),
             disks: None,
+            disks_refused: false,
             driver_works: false,
             ours: None,
             reset: ResetWatch::default(),
@@ -152,7 +155,13 @@ impl Picture {
             self.state_at = Some(now);
             questions.extend([Question::State, Question::Job]);
         }
-        questions.extend([Question::Stats, Question::Disks]);
+        questions.push(Question::Stats);
+        // An agent counts refaults.
+        if has_agent {
+            self.disks = None;
+        } else {
+            questions.push(Question::Disks);
+        }
         questions
     }
 
@@ -173,6 +182,7 @@ impl Picture {
     pub(super) fn described(&mut self, description: Description, now: Instant) {
         self.described_at = Some(now);
         self.description_is_due = false;
+        self.disks_refused = false;
         self.full = description.full;
         self.description = Some(description);
     }
@@ -215,7 +225,14 @@ impl Picture {
     /// Whether to ask what it has read from its disks: its driver does not tell what its kernel scans, and QEMU serves its disks.
     pub(super) fn counts_disks(&self, now: Now) -> bool {
         let is_blind = self.stats.newest(now).is_some_and(|(stats, _)| stats.async_scans.is_none());
-        is_blind && self.description.as_ref().is_some_and(|description| !description.disks_elsewhere)
+        is_blind
+            && !self.disks_refused
+            && self.description.as_ref().is_some_and(|description| !description.disks_elsewhere)
+    }
+
+    /// Nothing is told of its disks: they are asked for again with the next description.
+    pub(super) const fn disks_are_refused(&mut self) {
+        (self.disks, self.disks_refused) = (None, true);
     }
 
     /// Notes what it has read from its disks; `None` if that cannot be told.

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// The longest accepted line, in bytes. QMP's longest answers to memtide's questions have some ten KiB.
+/// The longest accepted line, in bytes. QMP's answers to memtide's questions have some ten KiB; about disks, two KiB for each
+/// layer of each disk.
 pub(super) const LONGEST_LINE: usize = 256 << 10;
 /// The most memory for the buffers and answers of all monitors together, in bytes, beyond each one's free allowance. With this bound, many long
 /// answers cost as little as a few.

@@ -6,7 +6,7 @@
 //! | question | asked |
 //! |---|---|
 //! | actual, statistics | at each poll |
-//! | reads from disks | with the statistics, if these lack the counters of scans |
+//! | reads from disks | after the statistics, by itself, if these lack the counters of scans |
 //! | migration | every 5 s, and after an event |
 //! | run state | after an event, if events may have been missed, and every 15 s |
 //! | polling interval | every 15 s |
@@ -104,6 +104,8 @@ pub(super) struct Picture {
     disks: Last<DiskReads>,
     /// The guest reads from disks that QEMU does not count.
     pub(super) disks_elsewhere: bool,
+    /// What QEMU tells of its disks is too long.
+    pub(super) disks_are_too_many: bool,
     fence: Option<Fence>,
     migrating: bool,
     /// Seconds between two polls of the statistics; 0: off.
@@ -174,6 +176,7 @@ impl Picture {
             hotplug: Last::nothing(),
             disks: Last::unsupported(),
             disks_elsewhere: false,
+            disks_are_too_many: false,
             memory: Last::nothing(),
             fence: None,
             migrating: false,
@@ -288,16 +291,16 @@ impl Picture {
                 questions.push(Question::Interval);
             }
             questions.push(Question::Stats);
-            let lacks_scans = self.stats.newest(now).is_some_and(|(stats, _)| stats.async_scans.is_none());
-            if lacks_scans && !self.disks_elsewhere {
-                questions.push(Question::Disks);
-            } else {
-                self.disks = Last::unsupported();
-            }
             // After the statistics: of the two answers, this one describes the present.
             if self.driver_is_in_doubt(slow, now) {
                 questions.push(Question::Driver);
             }
+        }
+        let is_blind = self.stats.newest(now).is_some_and(|(stats, _)| stats.async_scans.is_none());
+        if is_blind && self.device().is_some() && !self.disks_elsewhere && !self.disks_are_too_many {
+            questions.push(Question::Disks);
+        } else {
+            self.disks = Last::unsupported();
         }
         questions
     }
@@ -320,7 +323,7 @@ impl Picture {
             Question::MemoryDevices => Command::plain("query-memory-devices"),
             Question::Interval => self.device()?.get(balloon::INTERVAL),
             Question::Stats => self.device()?.get(balloon::STATS),
-            Question::Disks => disks::question(),
+            Question::Disks => return None,
             Question::Driver => self.device()?.virtio_status(),
             Question::Memory => Command::plain("query-memdev"),
             Question::StopPolling => self.device()?.set_interval(0),

@@ -4,7 +4,8 @@
 //! guest's kernel ended for lack of memory. A *squeal* is a stall or a refault: the guest feels that memory was taken from it.
 //!
 //! **Rule.** Each source has one file here, which turns its counters into [`Evidence`]. The stages of a decision see no counters. To add a
-//! source, add its file, its counters to `GuestState`, and the choice between the sources to `need` and to the engine's `asking`.
+//! source, add its file, its counters to `GuestState`, and the choice between the sources to `need` and to the engine's `asking`
+//! (where what disks read waits for the next tick).
 
 mod agent;
 mod balloon;
