@@ -57,7 +57,7 @@ const ALL: [(&str, bool); 4] = [("strict", false), ("elastic", false), ("strict"
 const WITHOUT_AGENTS: [(&str, bool); 2] = [("strict", false), ("elastic", false)];
 
 pub fn a_cache_in_use_is_left_to_its_guest() {
-    is_left(&USUAL, the_lab(), "", &WITHOUT_AGENTS);
+    is_left(&USUAL, the_lab(), "", &ALL);
 }
 
 pub fn a_smaller_cache_in_use_is_left_to_its_guest() {
