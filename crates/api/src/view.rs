@@ -321,21 +321,16 @@ impl Status {
             guest.target.filter(|_| moves)
         };
         let gives = |from: Bytes, to: Bytes| from >= to.saturating_add(Self::MOVES);
-        let is_are = |number: usize| if number == 1 { "is" } else { "are" };
         let giving = number(&|guest| on_its_way(guest).is_some_and(|target| gives(guest.actual, target)));
         let getting = number(&|guest| on_its_way(guest).is_some_and(|target| gives(target, guest.actual)));
-        let moving = match (giving, getting) {
-            (0, 0) => "nothing moves".to_owned(),
-            (giving, 0) => format!("{giving} {} giving memory", is_are(giving)),
-            (0, getting) => format!("{getting} {} getting more", is_are(getting)),
-            (giving, getting) => {
-                format!(
-                    "{giving} {} giving memory, {getting} {} getting more",
-                    is_are(giving),
-                    is_are(getting)
-                )
-            }
+        let doing = |(count, what): (usize, &str)| match count {
+            0 => None,
+            1 => Some(format!("1 is {what}")),
+            many => Some(format!("{many} are {what}")),
         };
+        let moving: Vec<String> =
+            [(giving, "giving memory"), (getting, "getting more")].into_iter().filter_map(doing).collect();
+        let moving = if moving.is_empty() { "nothing moves".to_owned() } else { moving.join(", ") };
         let waits = match number(&|guest| matches!(guest.verdict, Verdict::WaitsForMemory { .. })) {
             0 => "nobody waits for memory".to_owned(),
             1 => "1 waits for memory".to_owned(),

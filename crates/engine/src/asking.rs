@@ -249,15 +249,11 @@ impl Last {
 
     fn hears(&mut self, stats: &Reading<GuestStats>, polling: Polling, now: Moment) {
         self.told = match stats {
-            Reading::Fresh { value, age } => Some((value.into(), made(*age, now))),
+            Reading::Fresh { value, age } => Some((value.into(), now.before(*age))),
             _ => None,
         };
         self.stats_due = stats_due(stats, polling, now);
     }
-}
-
-fn made(age: Span, now: Moment) -> Moment {
-    Moment::from_millis(now.as_millis().saturating_sub(age.as_millis()))
 }
 
 /// When the VMM's next statistics are due; `None` if it does not poll them often enough, or if the driver is silent.
@@ -265,7 +261,7 @@ fn stats_due(stats: &Reading<GuestStats>, polling: Polling, now: Moment) -> Opti
     let (Reading::Fresh { age, .. }, Polling::Every(every)) = (stats, polling) else {
         return None;
     };
-    (every <= LONGEST && *age <= every.doubled()).then(|| made(*age, now).after(every).after(ON_THE_WAY))
+    (every <= LONGEST && *age <= every.doubled()).then(|| now.before(*age).after(every).after(ON_THE_WAY))
 }
 
 #[cfg(test)]

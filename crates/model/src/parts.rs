@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, GuestReport, GuestSeen};
+use crate::{Bytes, GuestReport, GuestSeen, GuestStats, Reading};
 
 /// The parts of a guest's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,48 +73,7 @@ impl SizeParts {
     pub fn sum(&self) -> Bytes {
         Bytes::sum([self.used, self.needed_cache, self.cold_cache, self.free, self.untold, self.given])
     }
-}
 
-impl CostParts {
-    fn of(seen: &GuestSeen) -> Option<Self> {
-        let cost = &seen.cost;
-        let footprint = *cost.footprint.latest()?;
-        let told = |reading: &crate::Reading<Bytes>| reading.latest().copied().unwrap_or_default();
-        let (vmm, merged) = (cost.overhead.min(footprint), told(&cost.merged));
-        let ram = footprint.saturating_sub(vmm).saturating_add(merged);
-        Some(Self { ram, vmm, torn: told(&cost.torn), swapped: told(&cost.swapped), merged })
-    }
-
-    /// The guest's cost, with what is in swap.
-    #[must_use]
-    pub fn sum(&self) -> Bytes {
-        Bytes::sum([self.ram, self.vmm, self.torn, self.swapped]).saturating_sub(self.merged)
-    }
-}
-
-impl Parts {
-    /// The parts of a guest as it was `seen` and judged.
-    #[must_use]
-    pub fn of(seen: &GuestSeen, report: &GuestReport) -> Self {
-        let cache = seen.told.stats.fresh().map_or(Bytes::ZERO, |stats| {
-            let beside_free =
-                stats.available.unwrap_or_default().saturating_sub(stats.free.unwrap_or_default());
-            stats.disk_caches.unwrap_or(beside_free).min(beside_free)
-        });
-        Self { size: SizeParts::of(report, cache), cost: CostParts::of(seen) }
-    }
-
-    /// Memory that is free in the guest and that the host still holds: at least this much. `None` if the guest or the host does not tell.
-    #[must_use]
-    pub fn free_on_host(&self) -> Option<Bytes> {
-        let cost = self.cost.filter(|_| self.size.untold.is_zero())?;
-        let SizeParts { used, needed_cache, cold_cache, free, .. } = self.size;
-        let holds = cost.ram.saturating_add(cost.swapped);
-        Some(holds.saturating_sub(Bytes::sum([used, needed_cache, cold_cache])).min(free))
-    }
-}
-
-impl SizeParts {
     /// The parts that are not zero, with their names, the least dispensable first.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, Bytes)> {
         let all = [
@@ -130,6 +89,21 @@ impl SizeParts {
 }
 
 impl CostParts {
+    fn of(seen: &GuestSeen) -> Option<Self> {
+        let cost = &seen.cost;
+        let footprint = *cost.footprint.latest()?;
+        let told = |reading: &Reading<Bytes>| reading.latest().copied().unwrap_or_default();
+        let (vmm, merged) = (cost.overhead.min(footprint), told(&cost.merged));
+        let ram = footprint.saturating_sub(vmm).saturating_add(merged);
+        Some(Self { ram, vmm, torn: told(&cost.torn), swapped: told(&cost.swapped), merged })
+    }
+
+    /// The guest's cost, with what is in swap.
+    #[must_use]
+    pub fn sum(&self) -> Bytes {
+        Bytes::sum([self.ram, self.vmm, self.torn, self.swapped]).saturating_sub(self.merged)
+    }
+
     /// The parts that add up to more than the cost, with their names; what KSM merged is to be taken off.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, Bytes)> {
         let all = [("RAM", self.ram), ("VMM", self.vmm), ("torn", self.torn), ("swapped", self.swapped)];
@@ -137,10 +111,28 @@ impl CostParts {
     }
 }
 
+impl Parts {
+    /// The parts of a guest as it was `seen` and judged.
+    #[must_use]
+    pub fn of(seen: &GuestSeen, report: &GuestReport) -> Self {
+        let cache = seen.told.stats.fresh().map_or(Bytes::ZERO, GuestStats::droppable_cache);
+        Self { size: SizeParts::of(report, cache), cost: CostParts::of(seen) }
+    }
+
+    /// Memory that is free in the guest and that the host still holds: at least this much. `None` if the guest or the host does not tell.
+    #[must_use]
+    pub fn free_on_host(&self) -> Option<Bytes> {
+        let cost = self.cost.filter(|_| self.size.untold.is_zero())?;
+        let SizeParts { used, needed_cache, cold_cache, free, .. } = self.size;
+        let holds = cost.ram.saturating_add(cost.swapped);
+        Some(holds.saturating_sub(Bytes::sum([used, needed_cache, cold_cache])).min(free))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Absence, Backend, Capabilities, Cost, GuestId, GuestStats, Reading, Told, Verdict};
+    use crate::{Absence, Backend, Capabilities, Cost, GuestId, Told, Verdict};
 
     const fn mib(mib: u64) -> Bytes {
         Bytes::from_mib(mib)

@@ -58,3 +58,12 @@ pub struct GuestStats {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direct_reclaims: Option<u64>,
 }
+
+impl GuestStats {
+    /// Page cache that the guest can drop: of what its kernel calls available, what is not free.
+    #[must_use]
+    pub fn droppable_cache(&self) -> Bytes {
+        let reclaimable = self.available.unwrap_or_default().saturating_sub(self.free.unwrap_or_default());
+        self.disk_caches.unwrap_or(reclaimable).min(reclaimable)
+    }
+}

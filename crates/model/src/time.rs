@@ -34,6 +34,12 @@ impl Moment {
     pub const fn after(self, span: Span) -> Self {
         Self(self.0.saturating_add(span.0))
     }
+
+    /// The moment `span` earlier: when something was made that is this old now.
+    #[must_use]
+    pub const fn before(self, span: Span) -> Self {
+        Self(self.0.saturating_sub(span.0))
+    }
 }
 
 /// A span of time in milliseconds.

@@ -101,6 +101,11 @@ impl StatsClock {
         self.newest.as_ref().map(|newest| newest.at)
     }
 
+    /// Whether the driver answers, and does not tell what its kernel scans.
+    pub(crate) fn lacks_scans(&self) -> bool {
+        self.newest.as_ref().is_some_and(|newest| newest.stats.async_scans.is_none())
+    }
+
     /// The newest statistics, if any, with the upper bound of their age.
     pub(crate) fn newest(&self, now: Now) -> Option<(GuestStats, Span)> {
         let newest = self.newest.as_ref()?;

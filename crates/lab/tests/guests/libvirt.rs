@@ -33,7 +33,7 @@ impl Setting {
         let libvirtd = lab.libvirtd().unwrap();
         libvirtd.virsh(&["dommemstat", guests[1].name(), "--period", "10", "--live"]).unwrap();
         let config = managing(&format!("{name}-"), mib(512 + 200 + 2 * 90));
-        let config = format!("on_exit = \"release\"\n{config}{}", lab.libvirtd().unwrap().settings());
+        let config = format!("on_exit = \"release\"\n{config}{}", libvirtd.settings());
         let daemon = Daemon::start(run.path(), &config).unwrap();
         until_smaller(&daemon, guests[0].name(), mib(450), JOB);
         Self { lab, guests, run, daemon }

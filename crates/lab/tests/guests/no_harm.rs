@@ -77,7 +77,7 @@ fn is_left(case: &Case, lab: &Lab, kind: &str, arms: &[(&'static str, bool)]) {
     let run = Run::create(lab, &format!("test-no-harm-{}{kind}", case.name)).unwrap();
     let alone = work(&run, case, None, false);
     println!("{}: free page reporting alone: {} read, {} refaults", case.name, alone.read, alone.refaults);
-    let shares = arms.iter().map(|&(commitment, agents)| {
+    let share = |&(commitment, agents): &(&'static str, bool)| {
         let managed = work(&run, case, Some(commitment), agents);
         let percent = managed.read.mul_div(100, 1).get() / alone.read.get().max(1);
         println!(
@@ -85,8 +85,8 @@ fn is_left(case: &Case, lab: &Lab, kind: &str, arms: &[(&'static str, bool)]) {
             case.name, managed.read, managed.refaults
         );
         (commitment, agents, percent)
-    });
-    let shares: Vec<_> = shares.collect();
+    };
+    let shares: Vec<_> = arms.iter().map(share).collect();
     assert!(shares.iter().all(|(.., percent)| *percent >= 90), "percent of the work: {shares:?}");
 }
 

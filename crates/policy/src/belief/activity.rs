@@ -26,7 +26,7 @@ pub fn observe(
     now: Moment,
 ) -> Activity {
     let Reading::Fresh { value: used, age } = *cpu_time else { return before };
-    let made = Moment::from_millis(now.as_millis().saturating_sub(age.as_millis()));
+    let made = now.before(age);
     let after = Activity { read: Some((made, used)), ..before };
     let Some((at, used_before)) = before.read else { return after };
     let elapsed = made.since(at);

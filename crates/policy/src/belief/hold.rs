@@ -198,8 +198,7 @@ fn has_idle(config: &Config, guest: &Guest<'_>, now: Moment) -> Bytes {
     let (Some(left), Some(stats), true) = (left(guest), guest.seen.told.stats.fresh(), gives) else {
         return Bytes::ZERO;
     };
-    let reclaimable = stats.available.unwrap_or_default().saturating_sub(stats.free.unwrap_or_default());
-    let cache = stats.disk_caches.unwrap_or(reclaimable).min(reclaimable);
+    let cache = stats.droppable_cache();
     let held = guest.entry.held;
     let needs = held.saturating_sub(left).saturating_add(cache).saturating_add(headroom_floor(guest.full));
     let has = match config.commitment {

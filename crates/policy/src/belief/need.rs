@@ -145,7 +145,7 @@ pub fn estimate(
     if before.counters.is_some() && moved(entry, before) {
         next.sizes.push((now, before.actual));
     }
-    let (cache_held, cache_beyond) = page_cache(stats, available, seen.told.full);
+    let (cache_held, cache_beyond) = page_cache(stats, seen.told.full);
     let elapsed = since_the_last(&seen.told.stats, stats, before, next, now);
     // A guest that cannot deflate its own balloon kills a program where another one would stall.
     let reaction = if seen.deflates_itself() { reaction } else { reaction.max(FIRST_REACTION) };
@@ -189,9 +189,8 @@ pub fn estimate(
 }
 
 /// The page cache of a guest that can be dropped, and what its kernel does not call available of the rest.
-fn page_cache(stats: &GuestStats, available: Bytes, full: Bytes) -> (Bytes, Bytes) {
-    let reclaimable = available.saturating_sub(stats.free.unwrap_or_default());
-    let held = stats.disk_caches.unwrap_or(reclaimable).min(reclaimable);
+fn page_cache(stats: &GuestStats, full: Bytes) -> (Bytes, Bytes) {
+    let held = stats.droppable_cache();
     let beyond = stats.disk_caches.unwrap_or_default().saturating_sub(held);
     (held, beyond.min(kernel_keeps(full)))
 }
@@ -240,7 +239,7 @@ fn hear_disks(
     now: Moment,
 ) -> Evidence {
     let Reading::Fresh { value, age } = disks else { return evidence };
-    let made = Moment::from_millis(now.as_millis().saturating_sub(age.as_millis()));
+    let made = now.before(*age);
     // A program that starts within a tick is no rate.
     let last = before.disks.filter(|(_, at)| made.since(*at) >= REPORTS_EVERY);
     if last.is_some() || before.disks.is_none() {
@@ -259,7 +258,7 @@ fn hear_agent(
     now: Moment,
 ) -> Evidence {
     let Reading::Fresh { value, age } = agent else { return evidence };
-    let made = Moment::from_millis(now.as_millis().saturating_sub(age.as_millis()));
+    let made = now.before(*age);
     let waits = value.stalls.unwrap_or_default().io_some_us;
     let Some((counters, waited, at)) = before.agent.told else {
         next.agent.told = Some((value.counters, waits, made));
@@ -336,10 +335,10 @@ fn since_the_last(
     now: Moment,
 ) -> Option<Span> {
     let age = match reading {
-        Reading::Fresh { age, .. } => age.as_millis(),
-        _ => 0,
+        Reading::Fresh { age, .. } => *age,
+        _ => Span::ZERO,
     };
-    let made = Moment::from_millis(now.as_millis().saturating_sub(age));
+    let made = now.before(age);
     let Some(last) = before.stats_of else {
         next.stats_of = Some(made);
         return None;

@@ -320,7 +320,7 @@ fn differs(now: [Option<u64>; 2], before: &mut [Option<u64>; 2], counts: impl Fn
 /// When statistics were made.
 fn made_at(stats: &Reading<GuestStats>, now: Moment) -> Moment {
     let age = if let Reading::Fresh { age, .. } = stats { *age } else { Span::ZERO };
-    Moment::from_millis(now.as_millis().saturating_sub(age.as_millis()))
+    now.before(age)
 }
 
 /// Follows a guest's progress towards its target. A guest that moves away from it obeys somebody else, or itself.

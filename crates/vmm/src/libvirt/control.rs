@@ -206,7 +206,7 @@ impl LibvirtControl {
                 }
                 self.picture.statistics(&stats, Now::read());
             }
-            Question::Disks if self.picture.counts_disks(Now::read()) => {
+            Question::Disks if self.picture.counts_disks() => {
                 // The balloon and the statistics are told: nothing that happens here makes them less.
                 let answer = self.try_call(Procedure::DomainBlockStatsFlags, Domain::disk_stats, by).await;
                 let reads = answer.ok().and_then(|body| protocol::read_disk_stats(&body).ok());

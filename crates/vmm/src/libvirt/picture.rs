@@ -223,11 +223,9 @@ impl Picture {
     }
 
     /// Whether to ask what it has read from its disks: its driver does not tell what its kernel scans, and QEMU serves its disks.
-    pub(super) fn counts_disks(&self, now: Now) -> bool {
-        let is_blind = self.stats.newest(now).is_some_and(|(stats, _)| stats.async_scans.is_none());
-        is_blind
-            && !self.disks_refused
-            && self.description.as_ref().is_some_and(|description| !description.disks_elsewhere)
+    pub(super) fn counts_disks(&self) -> bool {
+        let are_served = self.description.as_ref().is_some_and(|description| !description.disks_elsewhere);
+        self.stats.lacks_scans() && !self.disks_refused && are_served
     }
 
     /// Nothing is told of its disks: they are asked for again with the next description.
@@ -333,34 +331,18 @@ impl Picture {
 
     /// All knowledge in the model's types.
     pub(super) fn told(&self, now: Now) -> Told {
-        let reading = |value: Option<(Bytes, Instant)>| match (value, &self.unreachable) {
-            (Some((value, at)), why) => {
-                let age = Span::from(now.instant.saturating_duration_since(at));
-                match why {
-                    None => Reading::Fresh { value, age },
-                    Some(why) => Reading::Stale { value, age, why: why.clone() },
-                }
-            }
-            (None, why) => Reading::absent(why.clone().unwrap_or(Absence::NotYet)),
-        };
         let hotplug = self.description.as_ref().zip(self.described_at).map(|(of, at)| (of.hotplug, at));
         Told {
             full: self.full,
             claimed: self.description.is_none(),
-            balloon: self.balloon(reading(self.actual)),
+            balloon: self.balloon(now),
             hotplug: match hotplug {
-                Some((Some(value), at)) => {
-                    let age = Span::from(now.instant.saturating_duration_since(at));
-                    match &self.unreachable {
-                        None => Reading::Fresh { value, age },
-                        Some(why) => Reading::Stale { value, age, why: why.clone() },
-                    }
-                }
+                Some((Some(value), at)) => self.reading((value, at), now),
                 _ => Reading::unsupported(),
             },
             stats: self.stats(now),
             agent: Reading::unsupported(),
-            disks: self.disks(now),
+            disks: self.disks.map_or_else(Reading::unsupported, |disks| self.reading(disks, now)),
             merges: Reading::unsupported(),
             polling: match self.period() {
                 None => Polling::Unknown,
@@ -373,16 +355,27 @@ impl Picture {
         }
     }
 
-    fn balloon(&self, actual: Reading<Bytes>) -> Reading<Balloon> {
+    /// A value with the time of its answer.
+    fn reading<T>(&self, (value, at): (T, Instant), now: Now) -> Reading<T> {
+        let age = Span::from(now.instant.saturating_duration_since(at));
+        match &self.unreachable {
+            None => Reading::Fresh { value, age },
+            Some(why) => Reading::Stale { value, age, why: why.clone() },
+        }
+    }
+
+    fn balloon(&self, now: Now) -> Reading<Balloon> {
+        let not_yet = || self.unreachable.clone().unwrap_or(Absence::NotYet);
         let device = match &self.description {
-            None => return Reading::absent(self.unreachable.clone().unwrap_or(Absence::NotYet)),
+            None => return Reading::absent(not_yet()),
             Some(Description { balloon: None, .. }) => return Reading::absent(Absence::NoBalloon),
             Some(Description { balloon: Some(device), .. }) => device,
         };
         if !self.driver_works && self.unreachable.is_none() {
             return Reading::absent(Absence::NoDriver);
         }
-        let balloon = actual.map(|actual| Balloon {
+        let Some(actual) = self.actual else { return Reading::absent(not_yet()) };
+        let balloon = self.reading(actual, now).map(|actual| Balloon {
             actual: actual.saturating_add(self.plugged()),
             deflate_on_oom: device.deflate_on_oom,
             free_page_reporting: device.free_page_reporting,
@@ -392,15 +385,6 @@ impl Picture {
                 Reading::Stale { value, age, why: Absence::NoDriver }
             }
             other => other,
-        }
-    }
-
-    fn disks(&self, now: Now) -> Reading<DiskReads> {
-        let Some((value, at)) = self.disks else { return Reading::unsupported() };
-        let age = Span::from(now.instant.saturating_duration_since(at));
-        match &self.unreachable {
-            None => Reading::Fresh { value, age },
-            Some(why) => Reading::Stale { value, age, why: why.clone() },
         }
     }
 

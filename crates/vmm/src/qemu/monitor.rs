@@ -247,12 +247,15 @@ impl Monitor {
             self.picture.doubt_sizes();
         }
         let questions = self.picture.questions(looked, now);
+        let asks_disks = self.picture.asks_disks();
         if wish.refresh_stats && self.picture.may_refresh(NEW_ENOUGH, now) {
-            refresh(qmp, &mut self.picture, questions.clone(), by).await?;
+            refresh(qmp, &mut self.picture, questions, by).await?;
         } else {
             exchange(qmp, &mut self.picture, &questions, by).await?;
         }
-        ask_disks(qmp, &mut self.picture, &questions, by).await?;
+        if asks_disks {
+            ask_disks(qmp, &mut self.picture, by).await?;
+        }
         self.note_events();
         // A monitor that was kept open reports only now the events since the last poll.
         if let Some(qmp) = self.link.connection().filter(|_| self.picture.run_state_is_due()) {
@@ -400,27 +403,15 @@ async fn exchange(
     Ok(())
 }
 
-/// Asks what the guest has read from its disks, if that is among the `questions`. The answer has a part for each layer of each disk. A QEMU whose answer is
-/// too long for memtide is not asked again.
-async fn ask_disks(
-    qmp: &mut Qmp,
-    picture: &mut Picture,
-    questions: &[Question],
-    by: Instant,
-) -> Result<(), QmpError> {
-    if !questions.contains(&Question::Disks) {
-        return Ok(());
-    }
-    let (disks, commands) = ([Question::Disks], [disks::question()]);
-    let asked = qmp.batch(&commands, by).await;
-    if matches!(asked, Err(QmpError::Malformed(_))) {
-        picture.disks_are_too_many = true;
-    }
-    note(picture, &disks, &asked?, Now::read());
-    Ok(())
+/// Asks what the guest has read from its disks, by itself: the answer has a part for each layer of each disk. A QEMU whose answer is too long for memtide is not
+/// asked again.
+async fn ask_disks(qmp: &mut Qmp, picture: &mut Picture, by: Instant) -> Result<(), QmpError> {
+    let asked = exchange(qmp, picture, &[Question::Disks], by).await;
+    picture.disks_are_too_many |= matches!(asked, Err(QmpError::Malformed(_)));
+    asked
 }
 
-/// The questions that have a command, with their commands. [`ask_disks`] has its own.
+/// The questions that have a command, with their commands.
 fn with_commands(picture: &Picture, questions: &[Question]) -> (Vec<Question>, Vec<Command>) {
     questions.iter().filter_map(|&question| Some((question, picture.command(question)?))).unzip()
 }

@@ -296,13 +296,19 @@ impl Picture {
                 questions.push(Question::Driver);
             }
         }
-        let is_blind = self.stats.newest(now).is_some_and(|(stats, _)| stats.async_scans.is_none());
-        if is_blind && self.device().is_some() && !self.disks_elsewhere && !self.disks_are_too_many {
-            questions.push(Question::Disks);
-        } else {
+        questions
+    }
+
+    /// Whether to ask at this poll what the guest has read from its disks. If not, nothing is known of it.
+    pub(super) fn asks_disks(&mut self) -> bool {
+        let asks = self.stats.lacks_scans()
+            && self.device().is_some()
+            && !self.disks_elsewhere
+            && !self.disks_are_too_many;
+        if !asks {
             self.disks = Last::unsupported();
         }
-        questions
+        asks
     }
 
     fn driver_is_in_doubt(&self, slow: bool, now: Now) -> bool {
@@ -323,7 +329,7 @@ impl Picture {
             Question::MemoryDevices => Command::plain("query-memory-devices"),
             Question::Interval => self.device()?.get(balloon::INTERVAL),
             Question::Stats => self.device()?.get(balloon::STATS),
-            Question::Disks => return None,
+            Question::Disks => disks::question(),
             Question::Driver => self.device()?.virtio_status(),
             Question::Memory => Command::plain("query-memdev"),
             Question::StopPolling => self.device()?.set_interval(0),

@@ -10,7 +10,7 @@
 
 use memtide_model::{Agent, AgentCounters, Bytes, Span};
 
-use crate::constants::{ALLOC_STALLS, DISK_WAITS_US, REFAULT_SCANS, REFAULTS, SCANS, SLOW_REFAULTS};
+use crate::constants::{ALLOC_STALLS, REFAULTS};
 
 use super::Evidence;
 
@@ -38,15 +38,14 @@ impl Evidence {
         };
         let (proven, read_again) = (rate(&working_set), rate(&all));
         let waits_us = agent.stalls.unwrap_or_default().io_some_us.saturating_sub(waited);
-        let waits = read_again >= SLOW_REFAULTS && waits_us >= elapsed.as_millis() * DISK_WAITS_US;
         let stalls = now.alloc_stalls.saturating_sub(before.alloc_stalls).saturating_mul(1000) / millis;
-        Self {
+        let heard = Self {
             stalls: self.stalls || stalls >= ALLOC_STALLS,
-            refaults: waits || proven >= REFAULTS || read_again >= REFAULT_SCANS,
+            refaults: proven >= REFAULTS,
             kills: self.kills || now.oom_kills > before.oom_kills,
-            scanned: if waits { read_again.max(SCANS) } else { read_again },
             ..heard
-        }
+        };
+        heard.reading_again(read_again, waits_us, elapsed)
     }
 }
 
@@ -55,6 +54,7 @@ mod tests {
     use memtide_model::AgentStalls;
 
     use super::*;
+    use crate::constants::{SCANS, SLOW_REFAULTS};
 
     #[test]
     fn refaults_count_by_their_kind_and_their_cost() {

@@ -9,7 +9,6 @@
 use memtide_model::{Bytes, DiskReads, Span};
 
 use super::Evidence;
-use crate::constants::{DISK_WAITS_US, REFAULT_SCANS, SCANS, SLOW_REFAULTS};
 
 impl Evidence {
     /// The evidence with what the guest has read since `before`, within `elapsed`; without it, there is no news. `is_full`: little memory is free. Where the driver counts scans, they stay.
@@ -31,11 +30,6 @@ impl Evidence {
         }
         let read = Bytes::new(now.bytes.saturating_sub(before.bytes).get().saturating_mul(1000) / millis);
         let took_us = now.took_us.unwrap_or_default().saturating_sub(before.took_us.unwrap_or_default());
-        let waits = read >= SLOW_REFAULTS && took_us >= millis * DISK_WAITS_US;
-        Self {
-            refaults: self.refaults || waits || read >= REFAULT_SCANS,
-            scanned: if waits { read.max(SCANS) } else { read },
-            ..heard
-        }
+        heard.reading_again(read, took_us, elapsed)
     }
 }

@@ -11,7 +11,9 @@ mod agent;
 mod balloon;
 mod disks;
 
-use memtide_model::Bytes;
+use memtide_model::{Bytes, Span};
+
+use crate::constants::{DISK_WAITS_US, REFAULT_SCANS, SCANS, SLOW_REFAULTS};
 
 /// Evidence of a guest's want since the last fresh report of its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +37,17 @@ pub struct Evidence {
 }
 
 impl Evidence {
+    /// The same of a guest that reads `read` a second again, for which its tasks waited `waits_us` of `elapsed`. It counts if it is much; on a slow disk, little
+    /// costs much.
+    fn reading_again(self, read: Bytes, waits_us: u64, elapsed: Span) -> Self {
+        let waits = read >= SLOW_REFAULTS && waits_us >= elapsed.as_millis() * DISK_WAITS_US;
+        Self {
+            refaults: self.refaults || waits || read >= REFAULT_SCANS,
+            scanned: if waits { read.max(SCANS) } else { read },
+            ..self
+        }
+    }
+
     /// Whether the guest squeals.
     #[must_use]
     pub const fn is_squeal(&self) -> bool {
