@@ -6,8 +6,8 @@
 # Run it by hand, as root. It needs debootstrap (not a dependency of memtide), a Debian mirror with backports, and the tools of
 # `scripts/deps.sh --guests --deb`. It builds the packages of memtide and of its agent, and a disk image below $TMPDIR, and boots the image
 # under software emulation, so KVM is not needed. In this virtual host, systemd starts the service of each package in its sandbox. memtide
-# finds, observes and manages a QEMU guest, which also runs under software emulation, talks to the agent in it, and manages a UML instance of another
-# user. All of this takes about six minutes. Processes and mounts have their own namespaces and end with the script, even if it fails. All files are deleted.
+# finds, observes and manages a QEMU guest, which also runs under software emulation, talks to the agent in it, and manages a guest of libvirt and a UML
+# instance of another user. All of this takes about eight minutes. Processes and mounts have their own namespaces and end with the script, even if it fails. All files are deleted.
 #
 # From the environment:
 #   DEBIAN_MIRROR   the mirror of Debian 12 (default: the mirror in apt's sources)
@@ -113,6 +113,35 @@ start_uml() {
     --property StandardOutput=file:/run/uml.log \
     linux.uml mem=128M umid=uml-1 uml_dir=/var/tmp/uml initrd=/inner/uml con=null con0=null,fd:1 ssl=null quiet panic=-1
 }
+# Starts a guest of libvirt, with an agent, as its user would.
+start_of_libvirt() {
+  cat >/run/of-libvirt.xml <<'END'
+<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
+  <name>of-libvirt</name>
+  <memory unit='MiB'>160</memory>
+  <os>
+    <type arch='x86_64' machine='q35'>hvm</type>
+    <kernel>/inner/vmlinuz</kernel>
+    <initrd>/inner/initrd</initrd>
+    <cmdline>console=ttyS0 quiet panic=-1 mitigations=off nokaslr</cmdline>
+  </os>
+  <features><acpi/><tcg><tb-cache unit='MiB'>64</tb-cache></tcg></features>
+  <cpu mode='custom'><model>qemu64</model></cpu>
+  <devices>
+    <emulator>/usr/bin/qemu-system-x86_64</emulator>
+    <serial type='file'><source path='/run/of-libvirt.log'/></serial>
+    <channel type='unix'><target type='virtio' name='org.memtide.agent.0'/></channel>
+    <memballoon model='virtio' autodeflate='on' freePageReporting='on'/>
+  </devices>
+</domain>
+END
+  virsh --quiet create /run/of-libvirt.xml
+}
+# balloon_at_most MIB: whether libvirt's guest has no more memory than this.
+balloon_at_most() { [ "$(virsh dommemstat of-libvirt | awk '$1 == "actual" { print $2 }')" -le $(($1 * 1024)) ]; }
+# stats_period: the period, in seconds, in which libvirt's guest tells its statistics; empty if it does not.
+stats_period() { virsh dumpxml of-libvirt | sed -n "s/.*<stats period='\([0-9]*\)'.*/\1/p"; }
+has_stats_period() { [ "$(stats_period)" = "$1" ]; }
 # uml_blocks: the memory that the instance costs, in blocks of 512 bytes.
 uml_blocks() {
   local fd
@@ -137,6 +166,8 @@ keeps_at_most() {
   shift
   memtide explain "$@" | awk -v most="$most" '/^  keeps/ { is_so = $3 == "MiB" && $2 <= most } END { exit !is_so }'
 }
+# reclaims: whether memory is reclaimed from the guest's cgroup. On a slow machine, its VMM may not answer at first.
+reclaims() { memtide reclaim inner 32M >/tmp/reclaimed 2>&1; }
 uml_costs_less() { [ "$(uml_blocks)" -lt "$1" ]; }
 
 in_guest() {
@@ -156,6 +187,7 @@ in_guest() {
   check "the service will start at boot" systemctl is-enabled --quiet memtide.service
   start_inner
   start_uml
+  check "libvirt starts a guest" start_of_libvirt
 
   say "the agent under systemd"
   dpkg -i /memtide-agent.deb >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; die "dpkg -i failed"; }
@@ -180,6 +212,10 @@ in_guest() {
   check "it finds the guest" until_true says inner memtide status
   check "the guest boots" until_true grep -q UP /run/inner.log
   check "it reads the guest's balloon" until_true says "deflate-on-oom on" memtide explain inner
+  check "the guest of libvirt boots" until_true grep -q UP /run/of-libvirt.log
+  check "it finds the guest of libvirt, and the way to it" until_true says "QEMU of libvirt" memtide explain of-libvirt
+  check "it reads this guest's balloon" until_true says "deflate-on-oom on" memtide explain of-libvirt
+  check "an observer sets no period of statistics" has_stats_period ""
   check "the UML instance boots" until_true grep -q UP /run/uml.log
   check "it leaves out the UML instance of a user who is not admitted" until_true says 'users = ["system", "nobody"]' memtide status
   sed -i 's/^#users = .*/users = ["system", "nobody"]/' /etc/memtide/memtide.toml
@@ -200,14 +236,23 @@ in_guest() {
   check "the service goes on" is_active memtide.service
   sed -i 's/^mode = .*/mode = "manage"/' /etc/memtide/memtide.toml
   sed -i 's/^#ksm = .*/ksm = { mode = "govern", cpu = "full" }/' /etc/memtide/memtide.toml
-  printf '\n[class.small]\nmatch = ["uml-*"]\nlimit = "96 MiB"\n\n[class.shares]\nmatch = ["inner"]\nshare = true\n' >>/etc/memtide/memtide.toml
+  printf '\n[class.small]\nmatch = ["uml-*"]\nlimit = "96 MiB"\n\n[class.of-libvirt]\nmatch = ["of-*"]\nlimit = "128 MiB"\n\n[class.shares]\nmatch = ["inner"]\nshare = true\n' >>/etc/memtide/memtide.toml
   before=$(uml_blocks)
   check "a reload takes a right one" systemctl reload memtide.service
   check "it manages" until_true says "managing" memtide status
   check "it changes the guest: its statistics are polled" until_true says "polled every" memtide explain inner
   check "the UML instance gives 16 MiB and more, of $((before / 2048)) MiB" until_true uml_costs_less $((before - 32768))
   memtide explain uml-1 | sed 's/^/   | /'
-  check "only a restart starts the helper" says "restart it to reclaim" memtide reclaim inner 16M
+  check "the guest of libvirt keeps 129 MiB at most" until_true balloon_at_most 129
+  check "libvirt has the period of its statistics from memtide" until_true has_stats_period 1
+  check "it hears this guest's agent, over libvirt's channel" until_true says "could drop" memtide explain of-libvirt
+  check "terms in the guest's metadata count" memtide libvirt set of-libvirt limit=120MiB
+  check "the guest keeps 121 MiB at most" until_true balloon_at_most 121
+  check "libvirt's daemon starts again" systemctl restart libvirtd.service
+  check "and with it a new limit comes true" memtide libvirt set of-libvirt limit=112MiB
+  check "the guest keeps 113 MiB at most" until_true balloon_at_most 113
+  memtide explain of-libvirt | sed 's/^/   | /'
+  check "only a restart starts the helper" until_true says "restart it to reclaim" memtide reclaim inner 16M
   # Before Linux 6.14, the kernel tells of processes that are no guests only once it has scanned them: they must be there before the burst.
   for i in 1 2; do
     memtide ksm run -- memtide-load --size 96M --identical 100 --seed 1 --instance "$i" --passes 0 --hold 1h --quiet >/dev/null &
@@ -228,7 +273,7 @@ in_guest() {
 
   say "reclaim"
   before=$(charge)
-  memtide reclaim inner 32M >/tmp/reclaimed 2>&1 || { cat /tmp/reclaimed; die "memtide reclaim failed"; }
+  until_true reclaims || { cat /tmp/reclaimed; die "memtide reclaim failed"; }
   sed 's/^/   | /' /tmp/reclaimed
   after=$(charge)
   check "the guest's cgroup has at least 16 MiB less ($before, then $after bytes)" test $((before - after)) -ge $((16 << 20))
@@ -314,6 +359,7 @@ in_guest() {
   check "the helper that splits ends with the service" until_true not has_helper split
   check "the helper that sets KSM ends with the service" until_true not has_helper ksm
   check "the helper that asks about sockets ends with the service" until_true not has_helper knocks
+  check "the period of statistics of libvirt's guest is as it was found" has_stats_period ""
   check "KSM is as it was found" test "$(cat /sys/kernel/mm/ksm/{run,pages_to_scan,sleep_millisecs} | xargs)" = "$ksm_found"
   check "no unit of memtide has failed" not says memtide systemctl list-units --failed --no-legend
   check "the guest runs on" is_active "$INNER"
@@ -390,7 +436,9 @@ apt() {
 }
 apt update
 # Under two layers of software emulation, guests of Debian 12's own QEMU (7.2) crash.
-apt install qemu-system-x86 user-mode-linux
+apt install qemu-system-x86 user-mode-linux libvirt-daemon-system libvirt-clients
+# There is no AppArmor in this kernel, and no user for QEMU.
+printf 'security_driver = "none"\nuser = "root"\ngroup = "root"\n' >>"$root/etc/libvirt/qemu.conf"
 kernel=$(inside apt-cache depends -t bookworm-backports linux-image-cloud-amd64 | awk '/Depends: linux-image-/ { print $2; exit }')
 [ -n "$kernel" ] || die "found no kernel behind linux-image-cloud-amd64"
 inside sh -c "cd /tmp && apt-get -q download -t bookworm-backports $kernel" >"$scratch/log" 2>&1 ||
@@ -478,7 +526,7 @@ StandardError=file:/dev/ttyS1
 END
 mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
 ln -s ../test.service "$root/etc/systemd/system/multi-user.target.wants/test.service"
-truncate -s 2G "$scratch/disk"
+truncate -s 3G "$scratch/disk"
 mke2fs -q -F -t ext4 -d "$root" "$scratch/disk"
 
 # --- the virtual host ------------------------------------------------------------------------------------------------
@@ -514,7 +562,7 @@ ask_agent() {
 
 say "boot it"
 ask_agent "$scratch/agent" >"$scratch/answers" &
-timeout --kill-after=10 $((PLENTY * 2)) qemu-system-x86_64 -accel tcg,thread=multi -M q35 -cpu max -smp 2 -m 1024 \
+timeout --kill-after=10 $((PLENTY * 2)) qemu-system-x86_64 -accel tcg,thread=multi -M q35 -cpu max -smp 2 -m 1536 \
   -nodefaults -no-user-config -display none -no-reboot \
   -kernel "$root/inner/vmlinuz" -initrd "$scratch/outer" -append "console=ttyS0 quiet panic=-1 systemd.show_status=0" \
   -serial "file:$scratch/console" -chardev stdio,id=out,signal=off -serial chardev:out \

@@ -3,7 +3,7 @@
 //! - *free*: a guest stalls while the host has free memory; compared with the raw command that deflates its balloon;
 //! - *donor*: a guest stalls and another one has the memory that it needs; compared with raw inflation and deflation;
 //! - *free-busy*, *donor-busy*: the same beside a process that takes a whole core of the host, from the first command to the last;
-//! - *halve*: the host is in the state hard, and other guests use their memory; the time until an idle guest of 1 GiB has
+//! - *halve*: the host is in the state hard, and other guests have a promise of all of their memory; the time until an idle guest of 1 GiB has
 //!   given half of its memory, under memtide and under MOM's rule.
 
 use std::time::{Duration, Instant};
@@ -126,8 +126,8 @@ impl Experiment for React {
             FREE | FREE_BUSY => from_free_memory(run)?,
             DONOR | DONOR_BUSY => from_a_donor(run)?,
             HALVE => {
-                let mut memtide =
-                    Memtide::find(Commitment::Strict, &format!("{NAMES}*"))?.over(run.lab().libvirtd());
+                let memtide = Memtide::find(Commitment::Strict, &format!("{NAMES}*"))?;
+                let mut memtide = memtide.with(&busy_keep_all()).over(run.lab().libvirtd());
                 halve(&mut memtide, run)?
             }
             _ => halve(&mut Peer::new(Rule::Mom), run)?,
@@ -224,8 +224,14 @@ fn result(reaction: stall::Reaction, raw: Duration) -> Result<ReactResult, LabEr
     })
 }
 
+/// The class of the busy guests: all of their memory is promised to them, so that only the idle one can give.
+fn busy_keep_all() -> String {
+    let names: Vec<String> = (2..=1 + BUSY).map(|nth| format!("\"{NAMES}{nth}\"")).collect();
+    format!("[class.busy]\nmatch = [{}]\nreservation = \"{} MiB\"", names.join(", "), GUEST_MEMORY.whole_mib())
+}
+
 /// A host in the state hard: four guests use most of their memory, and one has freed nearly all of it. Until this one has
-/// given half, both managers have reason to continue: the guests may use more than the host has (memtide's strict
+/// given half, both managers have reason to continue: more is promised to the others than the host has left (memtide's strict
 /// commitment), and less than a fifth of the host is free (MOM's rule).
 fn halve(manager: &mut dyn Manager, run: &Run) -> Result<ReactResult, LabError> {
     // The cost of all guests is measured on an ample host. Then the host is made to fit.
