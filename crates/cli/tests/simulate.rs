@@ -57,6 +57,28 @@ fn a_scenario_gives_a_table_and_the_same_bytes_each_time() {
 }
 
 #[test]
+fn several_scenarios_make_one_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = written(&dir, MINE);
+    let second = dir.path().join("second.toml");
+    fs::copy(&file, &second).unwrap();
+    let second = second.to_str().unwrap();
+    let (out, err, code) = simulate(&[second, "--policy", "strict,none"], &file);
+    assert_eq!((err.as_str(), code), ("", 0));
+    let cells = |label: &str| -> Vec<String> {
+        let line = out.lines().find(|line| line.starts_with(label)).unwrap_or_else(|| panic!("{out}"));
+        line[label.len()..].split_whitespace().map(str::to_owned).collect()
+    };
+    assert!(out.starts_with("2 scenarios\n"), "{out}");
+    assert_eq!(cells("hosts"), ["2", "2"]);
+    assert_eq!(cells("work done at full speed, mean"), cells("  least of any host"), "twice the same: {out}");
+    let (_, err, code) = simulate(&[second, "--json"], &file);
+    assert!(code == 1 && err.contains("--json is for one scenario: name only one"), "{err}");
+    let (_, err, code) = simulate(&["none-such.toml"], &file);
+    assert!(code == 1 && err.contains("none-such.toml"), "{err}");
+}
+
+#[test]
 fn json_and_the_page_have_all_managers() {
     let dir = tempfile::tempdir().unwrap();
     let (file, page) = (written(&dir, MINE), dir.path().join("page.html"));

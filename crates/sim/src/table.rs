@@ -1,11 +1,11 @@
-//! The results of a setup's runs as a table for people: one row per measure, one column per manager.
+//! The results of a setup's runs, or of several setups' runs together, as a table for people: one row per measure, one column per manager.
 
 use std::fmt::Write as _;
 
 use memtide_model::{Bytes, Span};
 
 use crate::measure::GuestMeasures;
-use crate::run::Outcome;
+use crate::run::{Manager, Outcome};
 use crate::scenario::{a_ten_minutes, part_done, part_saved, percent, work};
 use crate::words::seconds;
 
@@ -69,6 +69,65 @@ pub fn guests(names: &[&str], run: &Outcome) -> String {
         rows.push((format!("  {name}{lost}"), cells));
     }
     lay_out(&rows)
+}
+
+/// What one manager reached on several hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Together {
+    manager: Manager,
+    hosts: u64,
+    /// The sum over the hosts of the part of their guests' work that was done, in thousandths.
+    work: u64,
+    /// The least of these parts.
+    least: u64,
+    lost: u64,
+    killed: u64,
+    targets: u64,
+    moved: u64,
+}
+
+impl Together {
+    /// Nothing so far.
+    #[must_use]
+    pub const fn new(manager: Manager) -> Self {
+        Self { manager, hosts: 0, work: 0, least: 1_000, lost: 0, killed: 0, targets: 0, moved: 0 }
+    }
+
+    /// The manager.
+    #[must_use]
+    pub const fn manager(&self) -> Manager {
+        self.manager
+    }
+
+    /// Adds a host.
+    pub fn add(&mut self, run: &Outcome) {
+        let part = part_done(sum(run, |guest| guest.busy_us), sum(run, |guest| guest.done_us));
+        self.hosts += 1;
+        self.work += part;
+        self.least = self.least.min(part);
+        self.lost += run.host.killed_guests;
+        self.killed += sum(run, programs_killed);
+        self.targets += sum(run, |guest| guest.targets);
+        self.moved += sum(run, |guest| guest.moved);
+    }
+}
+
+/// The table of several hosts: each host counts as much as any other.
+#[must_use]
+pub fn together(columns: &[Together]) -> String {
+    let row = |label: &str, cell: &dyn Fn(&Together) -> String| {
+        (label.to_owned(), columns.iter().map(cell).collect::<Vec<_>>())
+    };
+    lay_out(&[
+        row("", &|column| column.manager.to_string()),
+        row("hosts", &|column| column.hosts.to_string()),
+        row("work done at full speed, mean", &|column| percent(column.work / column.hosts.max(1))),
+        row("  least of any host", &|column| percent(column.least)),
+        row("guests lost", &|column| column.lost.to_string()),
+        row("programs killed", &|column| column.killed.to_string()),
+        row("targets", &|column| column.targets.to_string()),
+        row("moved by balloons", &|column| size(column.moved)),
+    ])
 }
 
 fn lay_out(rows: &[(String, Vec<String>)]) -> String {

@@ -1,10 +1,11 @@
 //! `memtide simulate`: a host and its guests under memtide and other managers.
 //!
-//! `runs` simulates each manager on its own thread, `told` prints the results.
+//! `runs` simulates each manager on its own thread, `told` prints the results, `several` those of several scenarios together.
 
 mod explain;
 mod page;
 mod runs;
+mod several;
 mod told;
 
 use std::fs;
@@ -25,12 +26,12 @@ const UNEXPECTED: u8 = 6;
 
 /// The options of `memtide simulate`.
 #[derive(Args)]
-#[command(override_usage = "memtide simulate [OPTIONS] <SCENARIO>
+#[command(override_usage = "memtide simulate [OPTIONS] <SCENARIO>...
        memtide simulate [OPTIONS] --from <JOURNAL>")]
 pub struct Simulate {
-    /// The scenario; docs/simulator.md says how to write one.
+    /// The scenario; docs/simulator.md says how to write one. Of several scenarios, one table shows what each manager reached on all.
     #[arg(required_unless_present = "from", conflicts_with = "from")]
-    scenario: Option<PathBuf>,
+    scenario: Vec<PathBuf>,
     /// Simulate the guests of a recorded run instead: a journal's directory, or one file of it.
     #[arg(long, value_name = "JOURNAL")]
     from: Option<PathBuf>,
@@ -118,12 +119,15 @@ impl Simulate {
                 "--commitment and --policy {named} both name a commitment: use one of them, or --policy memtide"
             );
         }
+        if self.scenario.len() > 1 {
+            return self.several();
+        }
         if let Some(path) = &self.report {
-            page::refuse(path, &[self.scenario.as_deref(), self.from.as_deref(), self.config.as_deref()])?;
+            page::refuse(path, &[self.scenario.first().map(PathBuf::as_path), self.from.as_deref(), self.config.as_deref()])?;
         }
         let mut subject = self.subject()?;
         self.adjust(&mut subject.scenario)?;
-        let options = Options { tick: self.tick, explain: self.explain.clone() };
+        let options = self.options();
         let managers = self.managers(&subject.scenario);
         if let Some((guest, at)) = &self.explain {
             return explain::command(&subject.scenario.setup, &managers, &options, guest, *at);
@@ -181,10 +185,14 @@ impl Simulate {
             let scenario = Scenario { about, setup, commitments, bounds: Vec::new() };
             return Ok(Subject { title: journal.display().to_string(), source: None, scenario });
         }
-        let Some(path) = &self.scenario else { bail!("name a scenario, or a journal with --from") };
+        let Some(path) = self.scenario.first() else { bail!("name a scenario, or a journal with --from") };
         let scenario = Scenario::read(path)?;
         let source = fs::read_to_string(path).ok();
         Ok(Subject { title: path.display().to_string(), source, scenario })
+    }
+
+    fn options(&self) -> Options {
+        Options { tick: self.tick, explain: self.explain.clone() }
     }
 
     /// Applies the options of the command line to the scenario.
