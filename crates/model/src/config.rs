@@ -224,7 +224,7 @@ pub struct Class {
     /// The most unmapped page cache that the guest's agent keeps, as a part of the guest's memory; `None`: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_limit: Option<Share>,
-    /// Whether KSM may merge the guests' memory, with each other's and with all else, while memtide governs KSM.
+    /// Whether KSM may merge the guests' memory, with each other's and with everything else, while memtide governs KSM.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub share: bool,
     /// False: memtide sees and counts the guest, but never changes it.

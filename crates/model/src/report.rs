@@ -121,7 +121,7 @@ pub struct GuestReport {
     /// The guest's target after this decision; `None` if memtide has never set one.
     pub target: Option<Bytes>,
     /// Memory beyond its fair share that it keeps because somebody else deflated its balloon, if it may not do that itself. It is part of
-    /// the breach. No other guest gives for it unless one lacks memory.
+    /// the breach. memtide takes no memory from others for it unless one lacks memory.
     #[serde(default)]
     pub unordered: Bytes,
     /// The tmpfs that holds its memory, if it bounds its guests now.
