@@ -51,7 +51,7 @@ pub use engine::Engine;
 pub use golden::{describe, golden, golden_with};
 pub use memtide_policy::offers;
 pub use policy::{Policy, own_policy};
-pub use recorded::{Differs, Event, EventKind, Past, Recorded};
+pub use recorded::{Differs, Done, Event, EventKind, Past, Recorded};
 pub use redecide::redecide;
 pub use replay::{Difference, Mismatch, Replay, ReplayError, ReplaySummary, replay, replay_journal};
 pub use resume::{Before, resume};

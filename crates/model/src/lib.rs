@@ -32,6 +32,7 @@ mod ksm;
 mod names;
 mod offer;
 mod owner;
+mod palette;
 mod parts;
 mod plan;
 mod reading;
@@ -74,6 +75,7 @@ pub use ksm::{
 pub use names::Names;
 pub use offer::{NotBought, Offered, Offers, Pays, Spared, Way};
 pub use owner::Owner;
+pub use palette::{Colour, HostPart, SizePart};
 pub use parts::{CostParts, Parts, SizeParts};
 pub use plan::{Action, Plan, Reason, Taken, Takes};
 pub use reading::{Absence, Reading};

@@ -9,7 +9,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use memtide_model::{Moment, Record, WallClock};
+use memtide_model::{Answer, Moment, Plan, Record, WallClock};
+use serde::Deserialize;
 
 use super::segment::{Next, Segment, Skimmed};
 use super::{JournalError, TornTail, folder};
@@ -21,6 +22,8 @@ const TICK: &[u8] = br#"{"record":"tick","seen":{"taken_at":"#;
 const WALL: &[u8] = br#","wall":"#;
 /// A payload of another kind begins with one of these.
 const OTHERS: [&[u8]; 3] = [br#"{"record":"start""#, br#"{"record":"note""#, br#"{"record":"sets_ksm""#];
+/// What was done comes after what was seen, and begins with this.
+const DONE: &[u8] = br#""plan":["#;
 /// At most this many places that cannot be read are kept.
 const MOST_UNREAD: usize = 100;
 
@@ -203,7 +206,43 @@ pub(crate) struct Cursor {
     segment: Segment,
 }
 
+/// What was done with a decision.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Done {
+    pub(crate) plan: Plan,
+    #[serde(default)]
+    pub(crate) answers: Vec<Answer>,
+}
+
+impl Done {
+    /// What was done in the payload of a tick; `None` if it is not at its end.
+    fn of(payload: &[u8]) -> Option<Self> {
+        // No text in it can look like that: quotes in texts are escaped.
+        let begin = payload.windows(DONE.len()).rposition(|window| window == DONE)?;
+        let rest = &payload[begin..];
+        if rest.starts_with(br#""plan":[],"#) {
+            return Some(Self::default());
+        }
+        serde_json::from_slice(&[b"{", rest].concat()).ok()
+    }
+}
+
 impl Cursor {
+    /// What was done with the tick at `offset`, without all that was seen; nothing if it is no tick.
+    pub(crate) fn done(&mut self, offset: u64) -> Result<Done, JournalError> {
+        self.segment.go_to(offset)?;
+        if let Next::Payload { payload, .. } = self.segment.next()?
+            && let Some(done) = Done::of(&payload)
+        {
+            return Ok(done);
+        }
+        self.segment.go_to(offset)?;
+        Ok(match self.next()? {
+            Some(Record::Tick(tick)) => Done { plan: tick.plan, answers: tick.answers },
+            _ => Done::default(),
+        })
+    }
+
     /// Begins at the frame at `offset` of the segment, or at its first frame.
     pub(crate) fn open(path: &Path, offset: u64) -> Result<Self, JournalError> {
         let Ok(mut segment) = Segment::open(path)? else {

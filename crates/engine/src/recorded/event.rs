@@ -36,6 +36,8 @@ pub enum EventKind {
     Stall,
     /// A guest gets more memory.
     Grant,
+    /// Any other change that a mechanism accepted.
+    Change,
     /// A change failed, or the check refused it.
     Failure,
     /// The operator gave an order.
@@ -52,10 +54,11 @@ pub enum EventKind {
 
 impl EventKind {
     /// All kinds, the gravest first.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Kill,
         Self::Stall,
         Self::Grant,
+        Self::Change,
         Self::Failure,
         Self::Order,
         Self::Host,
@@ -72,6 +75,7 @@ impl fmt::Display for EventKind {
             Self::Kill => "kill",
             Self::Stall => "stall",
             Self::Grant => "grant",
+            Self::Change => "change",
             Self::Failure => "failure",
             Self::Order => "order",
             Self::Host => "host",
@@ -205,10 +209,10 @@ impl Gathering<'_> {
                 Some(Answer::Accepted | Answer::Yielded(_)) => {
                     let seen = action.guest().and_then(|id| self.step.seen.guest(id));
                     let grants = request.size().zip(seen).is_some_and(|(size, seen)| size > seen.actual());
-                    let asks = matches!(reason, Reason::Held { .. } | Reason::StuckAt { .. });
-                    if grants && !asks {
-                        self.push(EventKind::Grant, action.guest(), said);
-                    }
+                    // These only stop what is under way.
+                    let stops = matches!(reason, Reason::Held { .. } | Reason::StuckAt { .. });
+                    let kind = if grants && !stops { EventKind::Grant } else { EventKind::Change };
+                    self.push(kind, action.guest(), said);
                 }
                 None => {}
             }

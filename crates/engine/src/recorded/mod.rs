@@ -17,7 +17,7 @@ mod event;
 use std::path::Path;
 use std::sync::Arc;
 
-use memtide_model::{Moment, Span, WallClock};
+use memtide_model::{Action, Answer, GuestId, Moment, Span, WallClock};
 
 use crate::Published;
 use crate::journal::{Cursor, Index, JournalError, Mark, TornTail};
@@ -56,6 +56,19 @@ impl Past {
     pub fn wall(&self) -> WallClock {
         self.published.last.as_ref().map_or(WallClock(0), |last| last.seen.wall)
     }
+}
+
+/// A change that was tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// The moment of its decision.
+    pub at: Moment,
+    /// The time, for people.
+    pub wall: WallClock,
+    /// The change.
+    pub action: Action,
+    /// The answer to it.
+    pub answer: Answer,
 }
 
 /// A journal of decisions that this version does not make.
@@ -263,6 +276,37 @@ impl Recorded {
             events.extend(self.events(place)?);
         }
         Ok(events)
+    }
+
+    /// The last changes of a guest up to the decision at `place`, at most this many, the oldest first. Skips what cannot be read.
+    ///
+    /// # Errors
+    /// If a segment cannot be opened.
+    pub fn tried(&self, place: usize, guest: &GuestId, most: usize) -> Result<Vec<Done>, JournalError> {
+        let mut tried = Vec::new();
+        let mut open: Option<(u32, Cursor)> = None;
+        for mark in self.index.marks.iter().take(place.saturating_add(1)).rev() {
+            let mut cursor = match open.take() {
+                Some((segment, cursor)) if segment == mark.segment => cursor,
+                _ => Cursor::open(self.index.segment(mark.segment), 0)?,
+            };
+            let done = cursor.done(mark.offset).unwrap_or_default();
+            let of_guest = done.plan.actions.into_iter().zip(done.answers).rev();
+            let of_guest = of_guest.filter(|(action, _)| action.guest() == Some(guest));
+            tried.extend(of_guest.map(|(action, answer)| Done {
+                at: mark.at,
+                wall: mark.wall,
+                action,
+                answer,
+            }));
+            if tried.len() >= most {
+                break;
+            }
+            open = Some((mark.segment, cursor));
+        }
+        tried.truncate(most);
+        tried.reverse();
+        Ok(tried)
     }
 
     /// What was published with the decision at `place`.

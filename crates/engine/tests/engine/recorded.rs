@@ -117,6 +117,27 @@ fn what_happened_is_found_forwards_and_backwards() {
 }
 
 #[test]
+fn the_last_changes_of_a_guest_are_found_in_all_segments() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut boards = record(dir.path(), halves(), 60_000, 12);
+    boards.extend(record(dir.path(), halves(), 900_000, 12));
+    let live: Vec<_> = boards.iter().filter_map(|board| board.last.as_ref()).collect();
+    let recorded = Recorded::open_with(dir.path(), halves()).unwrap();
+    for (place, most) in [(23, 100), (13, 100), (13, 2), (1, 2), (0, 0)] {
+        let changes = live[..=place].iter().flat_map(|last| {
+            let of_a = last.plan.actions.iter().zip(&last.answers);
+            let of_a = of_a.filter(|(action, _)| action.guest() == Some(&id("a")));
+            of_a.map(|(action, answer)| (last.seen.taken_at, action.clone(), answer.clone()))
+        });
+        let mut changes: Vec<_> = changes.collect();
+        changes.drain(..changes.len().saturating_sub(most));
+        let tried = recorded.tried(place, &id("a"), most).unwrap().into_iter();
+        let tried: Vec<_> = tried.map(|done| (done.at, done.action, done.answer)).collect();
+        assert_eq!(tried, changes, "{place} {most}");
+    }
+}
+
+#[test]
 fn the_last_decision_before_a_time_is_shown() {
     let dir = tempfile::tempdir().unwrap();
     record(dir.path(), own_policy(), 60_000, 8);
