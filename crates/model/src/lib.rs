@@ -22,6 +22,7 @@ mod capabilities;
 mod claims;
 mod config;
 mod cost;
+mod cost_part;
 mod decision;
 mod fact;
 mod gain;
@@ -32,6 +33,7 @@ mod ksm;
 mod names;
 mod offer;
 mod owner;
+mod palette;
 mod parts;
 mod plan;
 mod reading;
@@ -61,6 +63,7 @@ pub use config::{
     StateLines, StateLinesError, name_matches,
 };
 pub use cost::Cost;
+pub use cost_part::CostPart;
 pub use decision::Decision;
 pub use fact::{About, Fact, FactSource};
 pub use gain::{Gain, GivenStep, Proof};
@@ -74,6 +77,7 @@ pub use ksm::{
 pub use names::Names;
 pub use offer::{NotBought, Offered, Offers, Pays, Spared, Way};
 pub use owner::Owner;
+pub use palette::{Colour, HostPart, SizePart};
 pub use parts::{CostParts, Parts, SizeParts};
 pub use plan::{Action, Plan, Reason, Taken, Takes};
 pub use reading::{Absence, Reading};
