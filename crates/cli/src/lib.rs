@@ -18,6 +18,7 @@ mod simulate;
 mod status;
 mod style;
 mod table;
+mod top;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -69,6 +70,11 @@ enum Command {
         /// Show the status again after each decision, until Ctrl-C.
         #[arg(long)]
         watch: bool,
+    },
+    /// Watch memory move: a screen with the host's last ten minutes, the guests and what happens to them.
+    Top {
+        #[command(flatten)]
+        socket: Socket,
     },
     /// Show why a guest has this much memory.
     Explain {
@@ -262,6 +268,7 @@ impl Command {
             Self::Run(run) => run.execute(backends),
             Self::Status { socket, json, watch: false } => status::command(&socket.path()?, json),
             Self::Status { socket, json, watch: true } => status::watch(&socket.path()?, json),
+            Self::Top { socket } => top::command(&socket.path()?),
             Self::Explain { guest, socket, json } => explain::command(&socket.path()?, &guest, json),
             Self::Hold { guest, for_span, socket } => {
                 hold::command(&socket.path()?, Some(guest), Wanted::Hold, for_span)

@@ -73,19 +73,6 @@ impl SizeParts {
     pub fn sum(&self) -> Bytes {
         Bytes::sum([self.used, self.needed_cache, self.cold_cache, self.free, self.untold, self.given])
     }
-
-    /// The parts that are not zero, with their names, the least dispensable first.
-    pub fn named(&self) -> impl Iterator<Item = (&'static str, Bytes)> {
-        let all = [
-            ("in use", self.used),
-            ("page cache that it needs", self.needed_cache),
-            ("cold page cache", self.cold_cache),
-            ("free", self.free),
-            ("kept, its use untold", self.untold),
-            ("given away", self.given),
-        ];
-        all.into_iter().filter(|(_, part)| !part.is_zero())
-    }
 }
 
 impl CostParts {
