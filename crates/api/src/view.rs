@@ -4,9 +4,9 @@ use std::fmt;
 
 use memtide_engine::{Counters, LastTick, Published};
 use memtide_model::{
-    About, Backend, Bytes, Commitment, Fact, FactSource, Fence, GuestReport, GuestSeen, HostReport, KsmParts,
-    KsmProcess, KsmReport, KsmVerdict, Mode, Moment, Moves, Names, Offers, Outsiders, Parts, Polling,
-    Pressure, Reading, Span, SwapCounters, TmpfsReport, Told, UnderWay, Verdict, Withheld, counted,
+    About, Backend, Bytes, Commitment, Fact, FactSource, Fence, GuestId, GuestReport, GuestSeen, HostReport,
+    KsmParts, KsmProcess, KsmReport, KsmVerdict, Mode, Moment, Moves, Names, Offers, Outsiders, Parts,
+    Polling, Pressure, Reading, Span, SwapCounters, TmpfsReport, Told, UnderWay, Verdict, Withheld, counted,
     name_given, printable,
 };
 use serde::{Deserialize, Serialize};
@@ -429,9 +429,8 @@ impl GuestDetail {
     #[must_use]
     pub fn find(published: &Published, history: &History, name: &str) -> Option<Self> {
         let last = published.last.as_ref()?;
-        let names = last.report.names();
-        let is_it = |guest: &&GuestReport| is_called(&names.name(&guest.id), name);
-        let report = last.report.guests.iter().find(is_it)?;
+        let (names, id) = (last.report.names(), guest_id(published, name)?);
+        let report = last.report.guests.iter().find(|guest| guest.id == id)?;
         let status = GuestStatus::new((published, last), report, &names)?;
         let seen = last.seen.guests.iter().find(|guest| guest.id == status.report.id)?.clone();
         let (_, class) = published.config.class_of_seen(&seen);
@@ -465,6 +464,14 @@ impl GuestDetail {
         });
         self
     }
+}
+
+/// The guest with this name: the one that is shown, or the one that it was given.
+pub(crate) fn guest_id(published: &Published, name: &str) -> Option<GuestId> {
+    let report = &published.last.as_ref()?.report;
+    let names = report.names();
+    let found = report.guests.iter().find(|guest| is_called(&names.name(&guest.id), name))?;
+    Some(found.id.clone())
 }
 
 /// Whether a guest that is shown as `shown` is meant by `name`: `shown` itself, or the whole name that the guest was given.

@@ -12,13 +12,16 @@ mod hold;
 mod journal;
 mod ksm;
 mod libvirt;
+mod overwrite;
 mod reclaim;
 mod replay;
+mod report;
 mod simulate;
 mod status;
 mod style;
 mod table;
 mod top;
+mod when;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -166,6 +169,8 @@ enum Command {
         #[arg(long, value_name = "OUT", conflicts_with = "golden")]
         redecide: Option<PathBuf>,
     },
+    /// Write one HTML file of a journal: who got what, when and why, how fast stalls were answered, and what was saved.
+    Report(report::Report),
     /// Show what this host and its guests lack, what that costs, and how to fix it. Changes nothing and needs no daemon.
     Doctor(doctor::Doctor),
     /// Estimate what KSM would save, before it is switched on. Reads the guests' memory, changes nothing, and needs no daemon.
@@ -297,6 +302,7 @@ impl Command {
             }
             Self::Journal { file, golden: _, redecide: Some(out) } => journal::redecide(&file, &out),
             Self::Journal { file, golden, redecide: None } => journal::command(&file, golden),
+            Self::Report(report) => report.execute(),
             Self::Doctor(doctor) => doctor.execute(),
             Self::Audit(audit) => audit.execute(),
             Self::Ksm(ksm) => ksm.execute(),

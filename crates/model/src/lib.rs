@@ -22,6 +22,7 @@ mod capabilities;
 mod claims;
 mod config;
 mod cost;
+mod cost_part;
 mod decision;
 mod fact;
 mod gain;
@@ -62,6 +63,7 @@ pub use config::{
     StateLines, StateLinesError, name_matches,
 };
 pub use cost::Cost;
+pub use cost_part::CostPart;
 pub use decision::Decision;
 pub use fact::{About, Fact, FactSource};
 pub use gain::{Gain, GivenStep, Proof};

@@ -3,7 +3,6 @@
 //! `runs` simulates each manager on its own thread, `told` prints the results.
 
 mod explain;
-mod page;
 mod runs;
 mod told;
 
@@ -19,6 +18,8 @@ use memtide_config::Settings;
 use memtide_model::{Amount, Bytes, Config, Share, Span};
 use memtide_sim::scenario::{Judged, judged};
 use memtide_sim::{Manager, Options, Scenario, from_journal, json, report};
+
+use crate::overwrite;
 
 /// Exit code: a bound is broken, or a known failure no longer fails.
 const UNEXPECTED: u8 = 6;
@@ -119,7 +120,11 @@ impl Simulate {
             );
         }
         if let Some(path) = &self.report {
-            page::refuse(path, &[self.scenario.as_deref(), self.from.as_deref(), self.config.as_deref()])?;
+            overwrite::refuse(
+                "--report",
+                path,
+                &[self.scenario.as_deref(), self.from.as_deref(), self.config.as_deref()],
+            )?;
         }
         let mut subject = self.subject()?;
         self.adjust(&mut subject.scenario)?;
