@@ -75,10 +75,7 @@ enum Command {
         watch: bool,
     },
     /// Watch memory move: a screen with the host's last ten minutes, the guests and what happens to them.
-    Top {
-        #[command(flatten)]
-        socket: Socket,
-    },
+    Top(top::Top),
     /// Show why a guest has this much memory.
     Explain {
         /// The guest, as `status` shows it.
@@ -273,7 +270,7 @@ impl Command {
             Self::Run(run) => run.execute(backends),
             Self::Status { socket, json, watch: false } => status::command(&socket.path()?, json),
             Self::Status { socket, json, watch: true } => status::watch(&socket.path()?, json),
-            Self::Top { socket } => top::command(&socket.path()?),
+            Self::Top(top) => top.execute(),
             Self::Explain { guest, socket, json } => explain::command(&socket.path()?, &guest, json),
             Self::Hold { guest, for_span, socket } => {
                 hold::command(&socket.path()?, Some(guest), Wanted::Hold, for_span)

@@ -22,6 +22,12 @@ pub fn time(wall: WallClock, zone: &TimeZone) -> String {
     format!("{:02}:{:02}:{:02}", zoned.hour(), zoned.minute(), zoned.second())
 }
 
+/// As in `2026-11-30 `.
+#[must_use]
+pub fn date(wall: WallClock, zone: &TimeZone) -> String {
+    zoned(wall, zone).map_or_else(String::new, |zoned| format!("{} ", zoned.date()))
+}
+
 /// The time of another moment, by the clocks of a frame.
 #[must_use]
 pub fn at(frame: &Frame, moment: Moment) -> WallClock {

@@ -22,13 +22,10 @@ pub fn of_change(change: &GuestChange) -> Entry {
         (None, Some(bytes)) => (Kind::Change, format!("; {bytes} came back")),
         (None, None) => (Kind::Change, String::new()),
     };
-    Entry {
-        at: tried.at,
-        wall: tried.wall,
-        kind,
-        guest: (change.guest != Subject::HOST).then(|| printable(&change.guest).into()),
-        says: printable(&format!("{did}: {}{end}", tried.reason)),
-    }
+    let guest = (change.guest != Subject::HOST).then(|| printable(&change.guest).into());
+    let subject = if guest.is_none() { "the host: " } else { "" };
+    let says = printable(&format!("{subject}{did}: {}{end}", tried.reason));
+    Entry { at: tried.at, wall: tried.wall, kind, guest, says }
 }
 
 /// What `after` shows that `before` does not.
@@ -67,10 +64,10 @@ pub fn between(before: &Frame, after: &Frame) -> Vec<Entry> {
     found
 }
 
-/// A state of the host as a sentence without its subject.
+/// A state of the host as a sentence.
 fn host_state(state: HostState) -> String {
     match state {
-        HostState::High => "has enough free memory again (high)".to_owned(),
-        state => format!("is short of memory ({state})"),
+        HostState::High => "the host has enough free memory again (high)".to_owned(),
+        state => format!("the host is short of memory ({state})"),
     }
 }

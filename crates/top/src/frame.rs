@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use memtide_api::view::{GuestStatus, Stalled, Status};
 use memtide_model::{
-    Bytes, Commitment, CostParts, HostPart, HostState, Mode, Moment, Moves, Pressure, SizeParts, Verdict,
-    WallClock, printable,
+    Bytes, Commitment, CostParts, HostPart, HostReport, HostState, Mode, Moment, Moves, Pressure, SizeParts,
+    Verdict, WallClock, printable,
 };
 
 /// The host and its guests at one moment.
@@ -50,6 +50,20 @@ pub struct Host {
     pub state: HostState,
     /// How long programs of the host have waited for memory since its boot.
     pub pressure: Option<Pressure>,
+}
+
+impl Host {
+    /// The host's memory at a moment; nothing is known of its pressure.
+    #[must_use]
+    pub fn of(report: &HostReport, at: Moment) -> Self {
+        Self {
+            at,
+            capacity: report.capacity,
+            parts: HostPart::ALL.map(|part| report.of_part(part)),
+            state: report.state,
+            pressure: None,
+        }
+    }
 }
 
 /// One guest at one moment.
@@ -137,13 +151,7 @@ impl Frame {
             before.iter().flat_map(|frame| &frame.rows).map(|row| (&*row.name, row)).collect();
         let rows = status.guests.iter().map(|guest| Row::of(guest, at, known.get(&*guest.name).copied()));
         let warnings: Vec<String> = status.warnings.iter().map(|warning| printable(warning)).collect();
-        let host = Host {
-            at,
-            capacity: status.host.capacity,
-            parts: HostPart::ALL.map(|part| status.host.of_part(part)),
-            state: status.host.state,
-            pressure: status.pressure,
-        };
+        let host = Host { pressure: status.pressure, ..Host::of(&status.host, at) };
         Self {
             at,
             wall,

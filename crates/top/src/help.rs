@@ -11,7 +11,8 @@ guests
   s            sort: what matters now, name, cost, memory in use, stalls
   /            show only guests whose names contain what you type; Esc: all
 time
-  space        pause; again: follow the newest
+  space        pause, or follow the newest again
+               a journal: play, or pause; + - play faster, slower
   ← →          one step back, one step forward
   [ ]          a minute back, a minute forward; or click on the graph
   n N          next, previous event; t chooses the kind of events

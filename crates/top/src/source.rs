@@ -18,9 +18,9 @@ pub struct Entry {
     pub wall: WallClock,
     /// What kind of event it is.
     pub kind: Kind,
-    /// The guest, as the status shows it; `None` means the host.
+    /// The guest, as the status shows it; `None` if it is about the host.
     pub guest: Option<Arc<str>>,
-    /// What happened, as a sentence without its subject.
+    /// What happened, as a sentence; that of a guest goes on after its name.
     pub says: String,
 }
 
@@ -31,17 +31,20 @@ pub enum Kind {
     Change,
     /// A change failed, or was refused.
     Failure,
-    /// A guest began to wait for memory, or no longer waits.
+    /// A guest began to wait for memory, or no longer waits; it stalled, or a program was killed.
     Wait,
     /// A guest came or went.
     Guests,
-    /// The host became shorter of memory, or less short.
+    /// The operator gave an order.
+    Order,
+    /// The host became shorter of memory, or less short; or the daemon started or ended.
     Host,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 5] = [Self::Wait, Self::Change, Self::Failure, Self::Guests, Self::Host];
+    pub const ALL: [Self; 6] =
+        [Self::Wait, Self::Change, Self::Failure, Self::Order, Self::Guests, Self::Host];
 
     /// The name of these events, in the plural.
     #[must_use]
@@ -49,8 +52,9 @@ impl Kind {
         match self {
             Self::Change => "changes",
             Self::Failure => "failures",
-            Self::Wait => "waits",
+            Self::Wait => "waits and stalls",
             Self::Guests => "guests that come or go",
+            Self::Order => "orders",
             Self::Host => "states of the host",
         }
     }
@@ -75,7 +79,18 @@ pub enum Link {
     /// The daemon does not answer, for this reason; somebody keeps asking.
     Lost(String),
     /// Nothing new ever comes: it is a journal, and orders are refused.
-    Recorded,
+    Recorded {
+        /// Whether the graph is complete; if not, each refresh fills some of it.
+        complete: bool,
+    },
+}
+
+impl Link {
+    /// Whether it is a journal.
+    #[must_use]
+    pub const fn is_recorded(&self) -> bool {
+        matches!(self, Self::Recorded { .. })
+    }
 }
 
 /// Delivers frames.
@@ -96,6 +111,10 @@ pub trait Source {
     fn log(&mut self, until: Moment, most: usize) -> Vec<Arc<Entry>>;
     /// The first events after a moment, at most this number of them, the oldest first.
     fn later(&mut self, after: Moment, most: usize) -> Vec<Arc<Entry>>;
+    /// Why a guest had its memory at a moment, if the source itself can tell.
+    fn explain(&mut self, _at: Moment, _guest: &str) -> Option<String> {
+        None
+    }
     /// The host's memory from one moment to another, at most this number of points, the oldest first.
     fn course(&mut self, from: Moment, until: Moment, most: usize) -> Vec<Host>;
 }

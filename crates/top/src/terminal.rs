@@ -5,8 +5,8 @@
 //! a while all the same.
 
 use std::io::{self, Stdout, Write as _};
-use std::sync::mpsc::{Receiver, Sender};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
 
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
@@ -25,6 +25,8 @@ use crate::app::{App, Event};
 use crate::draw::draw;
 use crate::draw::theme::Theme;
 
+/// The time between two frames of a journal that is played.
+const BEAT: Duration = Duration::from_millis(100);
 /// A program that has not ended this long after a signal ends at once.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -107,6 +109,7 @@ pub fn size() -> io::Result<Size> {
 /// If the terminal takes no output.
 pub fn show(app: &mut App, theme: Theme, events: &Receiver<Event>, fulfil: impl Fn(Wish)) -> io::Result<()> {
     let mut taken = Taken::take()?;
+    let mut beaten = Instant::now();
     loop {
         taken.terminal.draw(|frame| {
             // The terminal may have another size already, and its event comes later.
@@ -116,8 +119,20 @@ pub fn show(app: &mut App, theme: Theme, events: &Receiver<Event>, fulfil: impl 
             }
             draw(app, theme, frame.buffer_mut());
         })?;
-        let Ok(first) = events.recv() else { return Ok(()) };
-        let mut next = Some(first);
+        let mut next = match app.has_beats() {
+            true => match events.recv_timeout(BEAT) {
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                first => first.ok(),
+            },
+            false => Some(match events.recv() {
+                Ok(first) => first,
+                Err(_) => return Ok(()),
+            }),
+        };
+        if app.has_beats() {
+            let _nothing = app.update(Event::Beat(beaten.elapsed().into()));
+        }
+        beaten = Instant::now();
         while let Some(event) = next {
             for wish in app.update(event) {
                 match wish {

@@ -437,7 +437,8 @@ fn help() {
     │   s            sort: what matters now, name, cost, memory in use, stalls     │
     │   /            show only guests whose names contain what you type; Esc: all  │
     │ time                                                                         │
-    │   space        pause; again: follow the newest                               │
+    │   space        pause, or follow the newest again                             │
+    │                a journal: play, or pause; + - play faster, slower            │
     │   ← →          one step back, one step forward                               │
     │   [ ]          a minute back, a minute forward; or click on the graph        │
     │   n N          next, previous event; t chooses the kind of events            │
@@ -447,8 +448,7 @@ fn help() {
     │   h            hold: leave the guest alone at its present size               │
     │   l            let go: release it to its limit, then leave it alone          │
     │   m            manage it again: ends both                                    │
-    │   c            reclaim what it can spare, after a preview                    │
-    └─ 1–20 of 30 ─────────────────────────────────────────────────────────────────┘
+    └─ 1–20 of 31 ─────────────────────────────────────────────────────────────────┘
     ? help q quit Enter explain w why s sort / filter h hold l let go m resume
     ");
 }
@@ -583,7 +583,7 @@ fn events_are_found_by_their_kind() {
     assert!(picture(&app).contains("14:33:40 PAUSED"), "the guest began to wait");
     assert_eq!(app.cursor.as_deref(), Some("web-2"));
     types(&mut app, "N");
-    assert!(picture(&app).ends_with("no earlier waits are kept"));
+    assert!(picture(&app).ends_with("no earlier waits and stalls are kept"));
     press(&mut app, KeyCode::Right);
     assert!(picture(&app).contains("14:33:41 PAUSED"));
 }
@@ -670,6 +670,79 @@ fn a_lost_daemon_is_named_and_the_past_stays() {
     assert!(picture(&app).ends_with("no daemon answers, so none takes orders"));
     let app = App::new(Box::new(Made { past: Past::default(), link }), TimeZone::UTC, NORMAL);
     assert!(picture(&app).contains("no daemon answers here"));
+}
+
+#[test]
+fn a_journal_answers_why_after_two_keys_and_what_happened_after_four() {
+    let trace = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/demo-elastic.mtj");
+    let journal = crate::journal::Journal::open(&trace, |_| String::new()).unwrap();
+    let mut app = App::new(Box::new(journal), TimeZone::UTC, NORMAL);
+    types(&mut app, "w");
+    insta::assert_snapshot!(picture(&app), @r"
+    memtide 0.1.0  managing, elastic, host high          2026-11-23 00:08:57 journal
+    4 guests of 1 GiB run in 1.65 GiB; nothing moves; nobody waits for memory
+    demo-2           ███······░░░░░░░ 572 MiB of 1 GiB, needs 471 MiB: stuck for 7.…
+      719 ms ago: deflated its own balloon from 263 MiB to 572 MiB
+    demo-3           ███·░░░░░░░░░░░░ 233 MiB of 1 GiB, needs 479 MiB: stuck for 5.…
+      808 ms ago: no progress towards 302 MiB for 5.2 s; stays at 233 MiB
+    demo-1           ███····░░░░░░░░░ 417 MiB of 1 GiB, needs 521 MiB: held: somebo…
+      47.4 s ago: deflated its own balloon from 434 MiB to 562 MiB
+    demo-4           ██████·········░ 979 MiB of 1 GiB, needs 729 MiB: held: somebo…
+      76.6 s ago: needs 1.01 GiB (uses 748 MiB), entitled to 861 MiB
+
+
+
+
+
+
+
+
+
+
+
+
+
+    ? help q quit Enter explain w why s sort / filter h hold l let go m resume
+    ");
+    types(&mut app, "wh");
+    assert!(picture(&app).ends_with("a journal takes no orders: this is the past"));
+    let frame = app.shown.frame.clone().unwrap();
+    let time = crate::clock::time(frame.wall, &TimeZone::UTC);
+    types(&mut app, &format!("{}{}", &time[..2], &time[3..5]));
+    insta::assert_snapshot!(picture(&app), @r"
+    memtide 0.1.0  managing, elastic, host hard          2026-11-23 00:07:59 journal
+    4 guests of 1 GiB run in 1.85 GiB; nothing moves; nobody waits for memory
+    █ guests 1.85 GiB ▓ other 19.3 MiB · free 26.9 MiB ░ reserve 102 MiB
+    2 GiB
+                                                                                   █
+                                                                                   █
+                                                                                   █
+    23:58                                00:03                              ▲  00:08
+    GUEST             COST    KEEPS OF ITS SIZE        STALLS STATE
+    demo-2         324 MiB  307 MiB ████▒·░░░░░░░░░░░░      0 stuck for 9.4 s
+    demo-1         963 MiB  898 MiB ██████████████▒·░░      0 next squeeze in 88.5 s
+    demo-3         347 MiB  401 MiB ████▓··░░░░░░░░░░░      0 held: somebody else m…
+    demo-4         265 MiB  543 MiB ███·······░░░░░░░░      0 held: somebody else m…
+    ── █ in use ▓ needed cache ▒ cold cache · free ░ given away ────────────────────
+    00:07:59 demo-2 is to keep 326 MiB: no progress towards 333 MiB for 0 ms; stays…
+    00:07:59 demo-2 is to keep 319 MiB: no progress towards 326 MiB for 0 ms; stays…
+    00:07:59 demo-2 is to keep 316 MiB: no progress towards 319 MiB for 0 ms; stays…
+    00:07:59 demo-2 is to keep 313 MiB: no progress towards 316 MiB for 0 ms; stays…
+    00:07:59▶demo-2 is to keep 307 MiB: no progress towards 313 MiB for 0 ms; stays…
+    00:08:00 demo-2 is to keep 303 MiB: no progress towards 307 MiB for 0 ms; stays…
+    00:08:00 demo-2 is to keep 296 MiB: no progress towards 303 MiB for 0 ms; stays…
+    00:08:00 demo-2 is to keep 288 MiB: no progress towards 296 MiB for 0 ms; stays…
+    00:08:00 demo-2 is to keep 284 MiB: no progress towards 288 MiB for 0 ms; stays…
+    ? help q quit Enter explain w why s sort / filter h hold l let go m resume
+    ");
+    // It plays from here to its end.
+    types(&mut app, " +");
+    let begun = app.at.unwrap();
+    app.update(Event::Beat(memtide_model::Span::from_millis(500)));
+    assert_eq!(app.at, Some(begun.after(memtide_model::Span::from_secs(1))));
+    assert!(picture(&app).contains("playing 2×"));
+    app.update(Event::Beat(memtide_model::Span::from_secs(600)));
+    assert!(!app.plays && app.at.is_none());
 }
 
 #[test]

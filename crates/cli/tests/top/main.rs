@@ -25,6 +25,7 @@ fn main() -> ExitCode {
             trial("keys_show_guests_and_give_orders", keys_show_guests_and_give_orders),
             trial("a_signal_gives_the_terminal_back", a_signal_gives_the_terminal_back),
             trial("a_lost_daemon_is_awaited", a_lost_daemon_is_awaited),
+            trial("a_journal_is_played", a_journal_is_played),
         ]
     })
 }
@@ -36,6 +37,11 @@ fn daemon(directory: &std::path::Path, prefix: &str) -> Daemon {
         "mode = \"manage\"\nbudget = \"3 GiB\"\ndiscover = [\"{prefix}-*\"]\njournal = {{ dir = {journal:?}, max = \"8 MiB\" }}"
     );
     Daemon::start(memtide(), directory, &configuration, &[])
+}
+
+/// `memtide top` for a daemon.
+fn beside(daemon: &Daemon, variables: &[(&str, &str)]) -> Terminal {
+    Terminal::start(&["--socket", daemon.socket().to_str().unwrap()], variables)
 }
 
 fn guests(stage: &Stage, prefix: &str) -> Vec<Actor> {
@@ -56,7 +62,7 @@ fn keys_show_guests_and_give_orders() {
     let _guests = guests(&stage, &prefix);
     let daemon = daemon(directory.path(), &prefix);
     daemon.until("three guests", |status| status.guests.len() == 3);
-    let mut top = Terminal::start(&daemon.socket(), &[]);
+    let mut top = beside(&daemon, &[]);
     let second = format!("{prefix}-2");
     top.until("all guests, live", |screen| screen.contains(&second) && screen.contains(" live"));
     // A filter chooses the guest for what follows.
@@ -88,7 +94,7 @@ fn a_signal_gives_the_terminal_back() {
     let directory = tempfile::tempdir().unwrap();
     let daemon = daemon(directory.path(), &format!("nobody{}", std::process::id()));
     for (signal, code) in [(Some(Signal::TERM), 0), (None, 0)] {
-        let mut top = Terminal::start(&daemon.socket(), &[("NO_COLOR", "1")]);
+        let mut top = beside(&daemon, &[("NO_COLOR", "1")]);
         top.until("no guests", |screen| screen.contains("no guests found"));
         assert!(top.is_taken());
         match signal {
@@ -103,7 +109,7 @@ fn a_lost_daemon_is_awaited() {
     let directory = tempfile::tempdir().unwrap();
     let prefix = format!("lost{}", std::process::id());
     let first = daemon(directory.path(), &prefix);
-    let mut top = Terminal::start(&first.socket(), &[]);
+    let mut top = beside(&first, &[]);
     top.until("a live screen", |screen| screen.contains(" live"));
     let pid = first.pid();
     first.kill();
@@ -114,5 +120,18 @@ fn a_lost_daemon_is_awaited() {
     let _second = daemon(directory.path(), &prefix);
     top.until("a live screen again", |screen| screen.contains(" live"));
     top.keys("q");
+    assert_eq!(top.end(), Some(0));
+}
+
+fn a_journal_is_played() {
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/demo-elastic.mtj");
+    let mut top = Terminal::start(&["--from", trace, "--at", "+10s"], &[]);
+    top.until("a moment", |screen| screen.contains("2026-11-23 00:06:53") && screen.contains("journal"));
+    top.keys("\r");
+    top.until("an explanation", |screen| screen.contains("why demo-") && screen.contains("entitlement"));
+    top.keys("q");
+    top.keys("++++++++ ");
+    top.until("the end", |screen| screen.contains("2026-11-23 00:08:57 journal"));
+    top.keys("hq");
     assert_eq!(top.end(), Some(0));
 }

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::num::NonZero;
 use std::os::fd::AsFd as _;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -25,8 +24,8 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Starts `memtide top` in a terminal of 80 × 24, with these variables.
-    pub fn start(socket: &Path, variables: &[(&str, &str)]) -> Self {
+    /// Starts `memtide top` with these arguments in a terminal of 80 × 24, with these variables.
+    pub fn start(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
@@ -36,7 +35,7 @@ impl Terminal {
         let stdio = || Stdio::from(slave.try_clone().unwrap());
         // The terminal becomes that of the program's own session.
         let mut command = Command::new("setsid");
-        command.arg("-c").arg(memtide()).args(["top", "--socket"]).arg(socket);
+        command.arg("-c").arg(memtide()).arg("top").args(arguments);
         command.env("TERM", "xterm-256color").env_remove("NO_COLOR").env("TZ", "UTC");
         command.envs(variables.iter().copied());
         let child = Mortal::start(command.stdin(stdio()).stdout(stdio()).stderr(stdio()));

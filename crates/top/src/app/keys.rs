@@ -98,6 +98,8 @@ impl App {
             KeyCode::Char('n') => self.jump(Direction::Later),
             KeyCode::Char('N') => self.jump(Direction::Earlier),
             KeyCode::Char('t') => self.next_kind(),
+            KeyCode::Char('+') => self.change_speed(Direction::Later),
+            KeyCode::Char('-') => self.change_speed(Direction::Earlier),
             _ => return false,
         }
         true
@@ -109,7 +111,7 @@ impl App {
             self.filter.clear();
         } else if self.view != View::All {
             self.view = View::All;
-        } else {
+        } else if !self.link().is_recorded() {
             self.at = None;
         }
     }
@@ -207,7 +209,7 @@ impl App {
     /// Asks before an order, or says why none can be given.
     fn ask(&mut self, what: What) {
         let refusal = match self.link() {
-            Link::Recorded => Some("a journal takes no orders: this is the past"),
+            Link::Recorded { .. } => Some("a journal takes no orders: this is the past"),
             Link::Lost(_) | Link::Awaited => Some("no daemon answers, so none takes orders"),
             Link::Live if self.at.is_some() => Some("orders change the present: press Esc first"),
             Link::Live => None,

@@ -12,7 +12,7 @@ pub mod why;
 use std::sync::Arc;
 
 use jiff::tz::TimeZone;
-use memtide_model::{Moment, Span};
+use memtide_model::{Moment, Span, printable};
 use ratatui::crossterm::event::{KeyEvent, MouseEvent};
 use ratatui::layout::Size;
 
@@ -44,6 +44,8 @@ pub enum Event {
     Resized(Size),
     /// The source has something new.
     Arrived,
+    /// This time has passed, and a journal is played or its graph is filled.
+    Beat(Span),
     /// The daemon has answered.
     Answered(Answer),
     /// The program is to end.
@@ -144,6 +146,10 @@ pub struct App {
     pub panel: Option<Panel>,
     /// What fills the screen.
     pub view: View,
+    /// Whether a journal is being played.
+    pub plays: bool,
+    /// How many times faster than it was recorded.
+    pub speed: u64,
     /// The kind of events to jump to; `None` means any.
     pub kind: Option<Kind>,
     /// A sentence about the last key.
@@ -168,6 +174,8 @@ impl App {
             typed: None,
             panel: None,
             view: View::All,
+            plays: false,
+            speed: 1,
             kind: None,
             notice: None,
             wishes: Vec::new(),
@@ -183,6 +191,10 @@ impl App {
             Event::Mouse(mouse) => self.mouse(mouse),
             Event::Resized(size) => self.size = size,
             Event::Arrived => self.arrived(),
+            Event::Beat(passed) => {
+                self.source.refresh();
+                self.play(passed);
+            }
             Event::Answered(answer) => self.answered(answer),
             Event::End => self.wishes.push(Wish::Quit),
         }
@@ -190,10 +202,22 @@ impl App {
         std::mem::take(&mut self.wishes)
     }
 
+    /// Looks at this moment.
+    pub fn go_to(&mut self, moment: Moment) {
+        self.at = Some(moment);
+        self.look();
+    }
+
     /// Whether frames still come.
     #[must_use]
     pub fn link(&self) -> Link {
         self.source.link()
+    }
+
+    /// Whether something changes with time alone: a journal that is played, or whose graph is not complete.
+    #[must_use]
+    pub fn has_beats(&self) -> bool {
+        self.plays || self.link() == Link::Recorded { complete: false }
     }
 
     /// Whether the screen shows the newest frame of a live daemon.
@@ -242,8 +266,9 @@ impl App {
         let Some((first, last)) = self.source.moments() else { return };
         let at = self.at.unwrap_or(last).clamp(first, last);
         let end = if last.since(at) <= WINDOW { last } else { at.after(Span::from_secs(300)) };
-        let frame = self.source.at(at);
+        // In the order of time: a journal is decided again from one to the next.
         let earlier = self.source.at(at.before(STALLS));
+        let frame = self.source.at(at);
         let list = frame.as_ref().map(|frame| self.list(frame, earlier.as_deref())).unwrap_or_default();
         let course = self.source.course(end.before(WINDOW), end, MOST_POINTS);
         let log = self.source.log(at, MOST_ENTRIES);
@@ -253,6 +278,11 @@ impl App {
             self.cursor = self.shown.list.first().map(|row| Arc::clone(&row.name));
         }
         self.keep_in_view();
+        if let Some(Panel::Explain { guest, text, .. }) = &mut self.panel
+            && let Some(told) = self.source.explain(at, guest)
+        {
+            *text = Some(told.lines().map(printable).collect::<Vec<_>>().join("\n"));
+        }
     }
 
     /// The guests that the filter lets pass, in their order.

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use memtide_model::Moment;
+use memtide_model::{Moment, Span};
 
 use super::{App, Typed};
 use crate::clock;
-use crate::source::{Direction, Kind, Link};
+use crate::source::{Direction, Kind};
+
+/// The fastest play.
+const FASTEST: u64 = 256;
 
 impl App {
     /// Puts the cursor this number of guests further down.
@@ -24,12 +27,37 @@ impl App {
 
     /// The moment that is shown, also if it is the newest.
     fn now(&self) -> Option<Moment> {
-        self.shown.frame.as_ref().map(|frame| frame.at)
+        self.shown.frame.as_ref().map(|frame| frame.at).or(self.at)
     }
 
-    /// Stops at the present frame, or follows the newest again.
+    /// Stops at the present frame, or goes on: live with the newest, in a journal from here, or from the beginning at its end.
     pub(super) fn pause(&mut self) {
-        self.at = if self.at.is_some() { None } else { self.now() };
+        if !self.link().is_recorded() {
+            self.at = if self.at.is_some() { None } else { self.now() };
+            return;
+        }
+        self.plays = !self.plays;
+        let Some((first, last)) = self.source.moments() else { return };
+        if self.plays && self.at.is_none_or(|at| at >= last) {
+            self.at = Some(first);
+        }
+    }
+
+    /// Plays a journal on by this span.
+    pub(super) fn play(&mut self, passed: Span) {
+        let (true, Some((_, last))) = (self.plays, self.source.moments()) else { return };
+        let passed = Span::from_millis(passed.as_millis().saturating_mul(self.speed));
+        self.at = self.at.map(|at| at.after(passed)).filter(|at| *at < last);
+        self.plays = self.at.is_some();
+    }
+
+    /// Plays faster or slower.
+    pub(super) fn change_speed(&mut self, direction: Direction) {
+        self.speed = match direction {
+            Direction::Later => (self.speed * 2).min(FASTEST),
+            Direction::Earlier => (self.speed / 2).max(1),
+        };
+        self.notice = Some(format!("a journal plays at {} × its speed", self.speed));
     }
 
     /// Looks at the frame beside this one.
@@ -49,7 +77,7 @@ impl App {
     /// Goes back or forward by this number of seconds.
     pub(super) fn leap(&mut self, direction: Direction, seconds: u64) {
         let (Some(now), Some((first, last))) = (self.now(), self.source.moments()) else { return };
-        let span = memtide_model::Span::from_secs(seconds);
+        let span = Span::from_secs(seconds);
         self.at = match direction {
             Direction::Earlier => Some(now.before(span).max(first)),
             Direction::Later => Some(now.after(span)).filter(|moment| *moment < last),
@@ -112,7 +140,7 @@ impl App {
             None => {
                 let [from, to] =
                     [kept.0, kept.1].map(|moment| clock::time(clock::at(&frame, moment), &self.zone));
-                let what = if self.link() == Link::Recorded { "the journal" } else { "what is kept" };
+                let what = if self.link().is_recorded() { "the journal" } else { "what is kept" };
                 self.notice = Some(format!("{time} is not in {what}: from {from} to {to}"));
             }
         }

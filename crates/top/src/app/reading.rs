@@ -16,7 +16,7 @@ impl App {
             Panel::Help { .. } => ("keys".to_owned(), help::TEXT.to_owned()),
             Panel::Text { title, text, .. } => (title.clone(), text.clone()),
             Panel::Explain { guest, text, .. } => {
-                let told = text.as_ref().filter(|_| self.is_live());
+                let told = text.as_ref().filter(|_| self.is_live() || self.link().is_recorded());
                 let text = told.cloned().unwrap_or_else(|| self.why(guest));
                 (format!("why {} has its memory", printable(guest)), text)
             }

@@ -145,7 +145,8 @@ fn with_reason(
     let style = style(row.matter, theme);
     let mut pen = Pen { place: first, buffer };
     pen.say(&text::left(&row.shown, 17), style.add_modifier(Modifier::BOLD));
-    bar(row, theme, usize::from(first.width / 5), &mut pen);
+    let columns = if first.width >= 100 { first.width / 5 } else { first.width / 8 };
+    bar(row, theme, usize::from(columns), &mut pen);
     pen.say(&format!(" {}: ", why::size(row)), Style::new());
     pen.say(&row.state, style);
     put(

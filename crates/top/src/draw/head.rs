@@ -16,6 +16,7 @@ pub(super) fn draw(app: &App, theme: Theme, layout: &Layout, buffer: &mut Buffer
     let Some(frame) = &app.shown.frame else {
         let says = match app.link() {
             Link::Lost(why) => why,
+            Link::Recorded { .. } => "the journal cannot be read at this moment".to_owned(),
             _ => "waiting for the daemon's first decision …".to_owned(),
         };
         put(buffer, layout.sentence, &says, theme.warn());
@@ -81,8 +82,12 @@ fn host_stall(app: &App) -> Option<String> {
 /// The time, and whether it is the present.
 fn when(app: &App, theme: Theme) -> (String, ratatui::style::Style) {
     let time = app.shown.frame.as_ref().map_or_else(String::new, |frame| clock::time(frame.wall, &app.zone));
+    let date = app.shown.frame.as_ref().map_or_else(String::new, |frame| clock::date(frame.wall, &app.zone));
     match (app.link(), app.at) {
-        (Link::Recorded, _) => (format!("{time} journal"), theme.warn()),
+        (Link::Recorded { .. }, _) if app.plays => {
+            (format!("{date}{time} playing {}×", app.speed), theme.good())
+        }
+        (Link::Recorded { .. }, _) => (format!("{date}{time} journal"), theme.warn()),
         (Link::Lost(_), _) => (format!("{time} NO DAEMON, asking again"), theme.bad()),
         (_, Some(_)) => (format!("{time} PAUSED (Esc: now)"), theme.warn()),
         (Link::Live, None) => (format!("{time} live"), theme.good()),

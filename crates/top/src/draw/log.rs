@@ -30,15 +30,17 @@ pub(super) fn draw(app: &App, theme: Theme, layout: &Layout, buffer: &mut Buffer
             _ => " ",
         };
         pen.say(&format!("{}{mark}", clock::time(entry.wall, &app.zone)), theme.dim());
-        pen.say(entry.guest.as_deref().unwrap_or("the host"), if is_later { style } else { theme.bold() });
-        pen.say(&format!(" {}", entry.says), style);
+        if let Some(guest) = &entry.guest {
+            pen.say(&format!("{guest} "), if is_later { style } else { theme.bold() });
+        }
+        pen.say(&entry.says, style);
     }
 }
 
 fn style(entry: &Entry, theme: Theme) -> Style {
     match entry.kind {
         Kind::Failure => theme.bad(),
-        Kind::Wait | Kind::Host => theme.warn(),
+        Kind::Wait | Kind::Order | Kind::Host => theme.warn(),
         Kind::Change | Kind::Guests => Style::new(),
     }
 }
