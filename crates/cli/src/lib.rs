@@ -20,6 +20,7 @@ mod simulate;
 mod status;
 mod style;
 mod table;
+mod top;
 mod when;
 
 use std::io::Write as _;
@@ -73,6 +74,8 @@ enum Command {
         #[arg(long)]
         watch: bool,
     },
+    /// Watch memory move: a screen with the host's last ten minutes, the guests and what happens to them.
+    Top(top::Top),
     /// Show why a guest has this much memory.
     Explain {
         /// The guest, as `status` shows it.
@@ -267,6 +270,7 @@ impl Command {
             Self::Run(run) => run.execute(backends),
             Self::Status { socket, json, watch: false } => status::command(&socket.path()?, json),
             Self::Status { socket, json, watch: true } => status::watch(&socket.path()?, json),
+            Self::Top(top) => top.execute(),
             Self::Explain { guest, socket, json } => explain::command(&socket.path()?, &guest, json),
             Self::Hold { guest, for_span, socket } => {
                 hold::command(&socket.path()?, Some(guest), Wanted::Hold, for_span)

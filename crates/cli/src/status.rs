@@ -343,6 +343,7 @@ mod tests {
             polling: Polling::Every(Span::from_secs(1)),
             report,
             parts: None,
+            stalled: memtide_api::view::Stalled::default(),
             state: verdict.in_words(&Names::default(), Moment::default()),
             last_reason: used.map(|_| "220 MiB idle (needs 180 MiB); 64 MiB needed elsewhere".to_owned()),
             last_change: used.map(|_| Span::from_millis(4_200)),
@@ -399,6 +400,7 @@ mod tests {
             took: Span::ZERO,
             host,
             swap: None,
+            pressure: None,
             guests: vec![
                 guest("db-1", Some(210), Verdict::Shrunk),
                 guest("uml-1", Some(210), Verdict::Steady),

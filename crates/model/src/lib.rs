@@ -82,7 +82,7 @@ pub use parts::{CostParts, Parts, SizeParts};
 pub use plan::{Action, Plan, Reason, Taken, Takes};
 pub use reading::{Absence, Reading};
 pub use record::{Answer, OWN_POLICY, Record, Refusal, Tick};
-pub use report::{GuestReport, HostReport, Report, Savings, SelfDeflations, Verdict};
+pub use report::{GuestReport, HostReport, Moves, Report, Savings, SelfDeflations, Verdict};
 pub use request::{Deed, Mechanism, Request, Subject, UnderWay, Yield};
 pub use scanned::Scanned;
 pub use self_deflation::{ParseWithinError, SelfDeflationWithin};

@@ -189,6 +189,31 @@ pub enum Verdict {
     NoStats(Absence),
 }
 
+/// Where a guest's memory goes at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moves {
+    /// The guest gives memory.
+    Gives,
+    /// The guest gets memory.
+    Gets,
+}
+
+impl GuestReport {
+    /// A balloon that is nearer to its target does not move: its target was rounded, or its guest keeps a few pages.
+    const MOVES: Bytes = Bytes::from_mib(4);
+
+    /// Whether the guest gives or gets memory; `None` if its size does not move.
+    #[must_use]
+    pub fn moves(&self) -> Option<Moves> {
+        let on_its_way = matches!(self.verdict, Verdict::Grown | Verdict::Shrunk | Verdict::UnderWay);
+        let target = self.target.filter(|_| on_its_way)?;
+        if self.actual >= target.saturating_add(Self::MOVES) {
+            return Some(Moves::Gives);
+        }
+        (target >= self.actual.saturating_add(Self::MOVES)).then_some(Moves::Gets)
+    }
+}
+
 impl Verdict {
     /// The verdict about a guest in a few words, for people. It is the one wording for `status`, `explain`, the API, the log
     /// and the text of decisions.
