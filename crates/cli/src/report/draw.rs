@@ -105,7 +105,8 @@ pub fn course(points: &[Point<GuestPoint>], scale: Scale, label: &str) -> String
     let mut svg = format!(
         "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{label}\">"
     );
-    let lines: [(&str, fn(&GuestPoint) -> Option<Bytes>); 3] = [
+    type Value = fn(&GuestPoint) -> Option<Bytes>;
+    let lines: [(&str, Value); 3] = [
         ("keeps", |point| Some(point.actual)),
         ("s-used", |point| point.used),
         ("costs", |point| point.cost),

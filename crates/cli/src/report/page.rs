@@ -70,9 +70,9 @@ pub fn html(gathered: &Gathered, about: &About<'_>) -> String {
     page.log();
     page.each_guest();
     page.gaps();
-    let _ = write!(
+    let _ = writeln!(
         page.out,
-        "</main>\n<footer><p>Made by memtide {} from {}.</p></footer>\n<script>{SCRIPT}</script></body></html>\n",
+        "</main>\n<footer><p>Made by memtide {} from {}.</p></footer>\n<script>{SCRIPT}</script></body></html>",
         env!("CARGO_PKG_VERSION"),
         Text(&about.from)
     );
@@ -99,15 +99,15 @@ impl Page<'_> {
         let zone = when::zoned(last, self.about.zone).strftime("%:z").to_string();
         let spans = Span::from_millis(last.0.saturating_sub(first.0));
         let decisions = counted(self.gathered.decisions, "decision");
-        let _ = write!(
+        let _ = writeln!(
             self.out,
-            "<header><h1>memtide report</h1><p class=\"soft\">{from} to {to} (UTC{zone}), {spans}, {decisions}</p>\n"
+            "<header><h1>memtide report</h1><p class=\"soft\">{from} to {to} (UTC{zone}), {spans}, {decisions}</p>"
         );
         if let Some(sentence) = &self.gathered.sentence {
-            let _ = write!(self.out, "<p class=\"lead\">At the end: {}.</p>\n", Text(sentence));
+            let _ = writeln!(self.out, "<p class=\"lead\">At the end: {}.</p>", Text(sentence));
         }
         for differs in &self.gathered.differs {
-            let _ = write!(self.out, "<p class=\"warn\">{}.</p>\n", Text(differs));
+            let _ = writeln!(self.out, "<p class=\"warn\">{}.</p>", Text(differs));
         }
         self.out.push_str("</header>\n");
     }
@@ -177,10 +177,10 @@ impl Page<'_> {
         self.out.push_str("<output id=\"ledger-told\" aria-live=\"polite\"></output>");
         let parts = HostPart::ALL.map(|part| (look::host_class(part), part.name()));
         self.out.push_str(&draw::legend(&parts));
-        let _ = write!(
+        let _ = writeln!(
             self.out,
             "<figcaption id=\"ledger-caption\">Where the host’s {} went, from {} to {}. The dashed line is the sum of the guests’ full sizes{}.</figcaption>\
-             </figure>\n",
+             </figure>",
             self.gathered.capacity,
             self.time(self.gathered.times.0),
             self.time(self.gathered.times.1),
@@ -409,9 +409,9 @@ impl Page<'_> {
         let shown = (OF_ALL_GUESTS / self.guests.len().max(1)).clamp(1, OF_A_GUEST);
         for guest in self.guests.clone() {
             let name = Text(&guest.name);
-            let _ = write!(
+            let _ = writeln!(
                 self.out,
-                "<details><summary><strong>{name}</strong> <span class=\"soft\">{}, class {}</span></summary>\n",
+                "<details><summary><strong>{name}</strong> <span class=\"soft\">{}, class {}</span></summary>",
                 guest.full,
                 Text(&guest.class)
             );
@@ -472,10 +472,10 @@ impl Page<'_> {
         }
         let versions: Vec<String> =
             gathered.versions.iter().map(|version| Text(version).to_string()).collect();
-        let _ = write!(
+        let _ = writeln!(
             self.out,
             "<li>A journal has what was seen, decided and answered by memtide {}. How long a decision took, what the daemon gave up at its start, \
-             and who was connected are not in it.</li></ul></section>\n",
+             and who was connected are not in it.</li></ul></section>",
             versions.join(", ")
         );
     }

@@ -118,13 +118,13 @@ impl Index {
         let Known { path, passed, .. } = &self.segments[place];
         let path = path.clone();
         let is_last = place + 1 == self.segments.len();
-        let mut segment = match Segment::open(&path) {
-            Ok(Ok(segment)) => segment,
+        let opened = match Segment::open(&path) {
+            Ok(Ok(segment)) => Ok(segment),
             Ok(Err(_)) if is_last => {
                 self.torn = Some(TornTail { path, offset: 0 });
                 return Ok(());
             }
-            Ok(Err(_)) => return Ok(self.note(JournalError::Corrupt { path, offset: 0 })),
+            Ok(Err(_)) => Err(JournalError::Corrupt { path: path.clone(), offset: 0 }),
             // The writer deletes the oldest segments, and the list with this one is old.
             Err(JournalError::Io { source, .. })
                 if self.is_folder && source.kind() == ErrorKind::NotFound =>
@@ -132,7 +132,14 @@ impl Index {
                 return Ok(());
             }
             Err(error @ JournalError::Io { .. }) => return Err(error),
-            Err(error) => return Ok(self.note(error)),
+            Err(error) => Err(error),
+        };
+        let mut segment = match opened {
+            Ok(segment) => segment,
+            Err(error) => {
+                self.note(error);
+                return Ok(());
+            }
         };
         if let Some(passed) = *passed {
             segment.go_to(passed)?;
@@ -174,7 +181,10 @@ impl Index {
                 match whole {
                     Ok(Some(Record::Tick(tick))) => Some((tick.seen.taken_at, tick.seen.wall)),
                     Ok(_) => None,
-                    Err(error) => return self.note(error),
+                    Err(error) => {
+                        self.note(error);
+                        None
+                    }
                 }
             }
             found => found,

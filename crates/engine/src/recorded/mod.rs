@@ -214,6 +214,7 @@ impl Recorded {
     ///
     /// # Errors
     /// If its segment cannot be read up to there.
+    #[expect(clippy::should_implement_trait, reason = "it can fail, and the place can also go back")]
     pub fn next(&mut self) -> Result<Option<Past>, JournalError> {
         let next = self.place.map_or(0, |place| place + 1);
         if next < self.len() { self.show(next).map(Some) } else { Ok(None) }

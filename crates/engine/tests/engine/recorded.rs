@@ -84,6 +84,31 @@ fn each_moment_is_shown_as_it_was_in_any_order() {
 }
 
 #[test]
+fn each_decision_of_the_kept_runs_is_shown_as_it_was() {
+    let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces");
+    let mut decisions = 0;
+    for trace in fs::read_dir(traces).unwrap().map(|entry| entry.unwrap().path()) {
+        if trace.extension().is_none_or(|ending| ending != "mtj") {
+            continue;
+        }
+        let mut recorded = Recorded::open(&trace).unwrap();
+        let ticks = Reader::open(&trace).unwrap().filter_map(|record| match record.unwrap() {
+            Record::Tick(tick) => Some(tick),
+            _ => None,
+        });
+        for tick in ticks {
+            let past = recorded.next().unwrap().unwrap();
+            assert_eq!(past.differs, None, "{} {}", trace.display(), past.place);
+            let last = past.published.last.unwrap();
+            assert_eq!((last.seen, last.plan, last.answers), (tick.seen, tick.plan, tick.answers));
+            decisions += 1;
+        }
+        assert_eq!(recorded.next().unwrap(), None);
+    }
+    assert!(decisions > 1_000, "{decisions}");
+}
+
+#[test]
 fn what_happened_is_found_forwards_and_backwards() {
     let dir = tempfile::tempdir().unwrap();
     record(dir.path(), own_policy(), 60_000, 12);
