@@ -325,13 +325,13 @@ fn the_reason_of_each_guest_after_one_key() {
     memtide 0.1.0  managing, elastic, host high                        14:36:59 live
     4 guests of 1 GiB run in 2.05 GiB; 1 is giving memory, 1 is getting more; nobody
     waits for memory
-    db-1             █████▓▒·░░░░░░░░ 520 MiB of 1 GiB, needs 392 MiB: growing
+    db-1             ███▓▒·░░░░ 520 MiB of 1 GiB, needs 392 MiB: growing
       4.2 s ago: 220 MiB idle (needs 180 MiB); 64 MiB needed elsewhere
-    web-1            ██▓▒▒·····░░░░░░ 640 MiB of 1 GiB, needs 242 MiB: shrinking
+    web-1            █▓▒···░░░░ 640 MiB of 1 GiB, needs 242 MiB: shrinking
       4.2 s ago: 220 MiB idle (needs 180 MiB); 64 MiB needed elsewhere
-    mail             ███▓▒··········· all of 1 GiB, needs 272 MiB: steady
+    mail             ██▓▒······ all of 1 GiB, needs 272 MiB: steady
       4.2 s ago: 220 MiB idle (needs 180 MiB); 64 MiB needed elsewhere
-    web-2            ██▓▒▒·░░░░░░░░░░ 400 MiB of 1 GiB, needs 242 MiB: steady
+    web-2            █▓▒·░░░░░░ 400 MiB of 1 GiB, needs 242 MiB: steady
       4.2 s ago: 220 MiB idle (needs 180 MiB); 64 MiB needed elsewhere
 
 
@@ -681,13 +681,13 @@ fn a_journal_answers_why_after_two_keys_and_what_happened_after_four() {
     insta::assert_snapshot!(picture(&app), @r"
     memtide 0.1.0  managing, elastic, host high          2026-11-23 00:08:57 journal
     4 guests of 1 GiB run in 1.65 GiB; nothing moves; nobody waits for memory
-    demo-2           ███······░░░░░░░ 572 MiB of 1 GiB, needs 471 MiB: stuck for 7.…
+    demo-2           ██····░░░░ 572 MiB of 1 GiB, needs 471 MiB: stuck for 7.7 s
       719 ms ago: deflated its own balloon from 263 MiB to 572 MiB
-    demo-3           ███·░░░░░░░░░░░░ 233 MiB of 1 GiB, needs 479 MiB: stuck for 5.…
+    demo-3           ██·░░░░░░░ 233 MiB of 1 GiB, needs 479 MiB: stuck for 5.8 s
       808 ms ago: no progress towards 302 MiB for 5.2 s; stays at 233 MiB
-    demo-1           ███····░░░░░░░░░ 417 MiB of 1 GiB, needs 521 MiB: held: somebo…
+    demo-1           ██··░░░░░░ 417 MiB of 1 GiB, needs 521 MiB: held: somebody els…
       47.4 s ago: deflated its own balloon from 434 MiB to 562 MiB
-    demo-4           ██████·········░ 979 MiB of 1 GiB, needs 729 MiB: held: somebo…
+    demo-4           ████·····░ 979 MiB of 1 GiB, needs 729 MiB: held: somebody els…
       76.6 s ago: needs 1.01 GiB (uses 748 MiB), entitled to 861 MiB
 
 
