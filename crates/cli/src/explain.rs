@@ -77,7 +77,7 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
     out.row("keeps", &format!("{} of {}", report.actual, report.full));
     if let Some(parts) = &status.parts {
         out.row("its size", &format!("{} = {}", parts.size.sum(), sum(parts.size.named())));
-        if let Some(cost) = &parts.cost {
+        if let Some(cost) = parts.cost.filter(|cost| !cost.sum().is_zero()) {
             let merged =
                 if cost.merged.is_zero() { String::new() } else { format!(" - {} merged", cost.merged) };
             out.row("its cost", &format!("{} = {}{merged}", cost.sum(), sum(cost.named())));
