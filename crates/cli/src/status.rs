@@ -368,6 +368,10 @@ mod tests {
         }
     }
 
+    fn some_outsiders() -> Outsiders {
+        Outsiders { listed: vec![outsider("web1", Some(1001)), outsider("\u{1b}c", None)], count: 12 }
+    }
+
     #[test]
     fn the_status_is_for_people() {
         let mib = Bytes::from_mib;
@@ -406,10 +410,7 @@ mod tests {
                 guest("uml-1", Some(210), Verdict::Steady),
                 guest("a-guest-without-balloon", None, Verdict::NoBalloon(memtide_model::Absence::NoBalloon)),
             ],
-            outsiders: Outsiders {
-                listed: vec![outsider("web1", Some(1001)), outsider("\u{1b}c", None)],
-                count: 12,
-            },
+            outsiders: some_outsiders(),
         };
         insta::assert_snapshot!(render(&status, Style::plain()), @r#"
         memtide 0.1.0  managing, strict, host high

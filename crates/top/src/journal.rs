@@ -3,7 +3,7 @@
 //! **Problem.** Each moment of a journal is decided again, which takes time, and the graph needs ten minutes of them.
 //!
 //! **Rule.** Time is the wall clock here: a journal may hold several starts of the host, each with a boot clock of its own. The moment itself is
-//! shown at once, with what happened around it. The rest of the graph is filled in small portions ([`PORTION`]), so keys are answered meanwhile.
+//! shown at once, with what happened around it. The rest of the graph is filled in small portions (`PORTION`), so keys are answered meanwhile.
 
 use std::collections::BTreeMap;
 use std::path::Path;

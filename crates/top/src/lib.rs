@@ -5,7 +5,7 @@
 //! listens to the daemon's events and keeps the last ten minutes; a journal is the other. Orders and questions go to the daemon on threads of their own, so a slow
 //! daemon never stops the screen.
 //!
-//! - [`frame`], [`source`], [`past`], [`live`], [`journal`], [`events`]: what there is to see, and where it comes from;
+//! - [`frame`], [`source`], [`past`], [`mod@live`], [`journal`], [`events`]: what there is to see, and where it comes from;
 //! - [`app`]: the state of the screen; [`layout`], [`text`], [`clock`], [`help`]: what it needs for people;
 //! - [`draw`]: pictures of it;
 //! - [`terminal`], [`hands`]: the terminal and the daemon.

@@ -1,6 +1,6 @@
 //! The last ten minutes of a live daemon, in bounded memory.
 //!
-//! **Rule.** The graph keeps a point for each second or so. Of frames, as many stay as their guests allow: [`MOST_ROWS`] rows in all.
+//! **Rule.** The graph keeps a point for each second or so. Of frames, as many stay as their guests allow: `MOST_ROWS` rows in all.
 //! When there are more, every second frame of the older half goes. What is left is exact; only its steps become larger with age.
 
 use std::collections::VecDeque;

@@ -672,11 +672,15 @@ fn a_lost_daemon_is_named_and_the_past_stays() {
     assert!(picture(&app).contains("no daemon answers here"));
 }
 
-#[test]
-fn a_journal_answers_why_after_two_keys_and_what_happened_after_four() {
+fn screen_of_a_journal() -> App {
     let trace = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/demo-elastic.mtj");
     let journal = crate::journal::Journal::open(&trace, |_| String::new()).unwrap();
-    let mut app = App::new(Box::new(journal), TimeZone::UTC, NORMAL);
+    App::new(Box::new(journal), TimeZone::UTC, NORMAL)
+}
+
+#[test]
+fn a_journal_answers_why_after_two_keys_and_what_happened_after_four() {
+    let mut app = screen_of_a_journal();
     types(&mut app, "w");
     insta::assert_snapshot!(picture(&app), @r"
     memtide 0.1.0  managing, elastic, host high          2026-11-23 00:08:57 journal
@@ -735,7 +739,13 @@ fn a_journal_answers_why_after_two_keys_and_what_happened_after_four() {
     00:08:00 demo-2 is to keep 284 MiB: no progress towards 288 MiB for 0 ms; stays…
     ? help q quit Enter explain w why s sort / filter h hold l let go m resume
     ");
-    // It plays from here to its end.
+}
+
+#[test]
+fn a_journal_is_played_to_its_end() {
+    let mut app = screen_of_a_journal();
+    let end = app.shown.frame.clone().unwrap().at;
+    app.go_to(end.before(memtide_model::Span::from_secs(60)));
     types(&mut app, " +");
     let begun = app.at.unwrap();
     app.update(Event::Beat(memtide_model::Span::from_millis(500)));
