@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use memtide_model::{Answer, Moment, Plan, Record, WallClock};
 use serde::Deserialize;
 
+use super::frame::decode;
 use super::segment::{Next, Segment, Skimmed};
 use super::{JournalError, TornTail, folder};
 use crate::text::one_line;
@@ -274,12 +275,10 @@ impl Cursor {
         let next = self.segment.next()?;
         let path = self.segment.path();
         match next {
-            Next::Payload { offset, payload } => {
-                serde_json::from_slice(&payload).map(Some).map_err(|error| {
-                    let why = one_line(&error.to_string());
-                    JournalError::UnknownRecord { path: path.to_owned(), offset, why }
-                })
-            }
+            Next::Payload { offset, payload } => decode(&payload).map(Some).map_err(|error| {
+                let why = one_line(&error.to_string());
+                JournalError::UnknownRecord { path: path.to_owned(), offset, why }
+            }),
             Next::End | Next::Broken { torn: true, .. } => Ok(None),
             Next::Broken { offset, .. } => Err(JournalError::Corrupt { path: path.to_owned(), offset }),
         }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use memtide_model::Record;
 
+use super::frame::decode;
 use super::segment::{Next, Segment};
 use super::{JournalError, folder};
 use crate::text::one_line;
@@ -100,7 +101,7 @@ impl Reader {
             };
             match segment.next() {
                 Ok(Next::Payload { offset, payload }) => {
-                    return serde_json::from_slice(&payload).map(Some).map_err(|error| {
+                    return decode(&payload).map(Some).map_err(|error| {
                         let (path, why) = (segment.path().to_owned(), one_line(&error.to_string()));
                         JournalError::UnknownRecord { path, offset, why }
                     });
