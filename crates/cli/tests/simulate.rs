@@ -328,7 +328,8 @@ fn documented() -> (Vec<String>, Vec<Vec<String>>) {
     };
     let words = |line: &str| line.split('#').next().unwrap().split_whitespace().map(str::to_owned).collect();
     let shell = blocks("```sh\n").concat();
-    let is_quick = |line: &&str| (line.contains("mine.toml") || line.contains("scenarios/")) && !line.contains('*');
+    let is_quick =
+        |line: &&str| (line.contains("mine.toml") || line.contains("scenarios/")) && !line.contains('*');
     let quick = shell.lines().filter(is_quick);
     (blocks("```toml\n"), quick.map(words).collect())
 }
