@@ -15,7 +15,7 @@ use crate::source::{Direction, Entry, Kind};
 /// How long frames stay.
 pub const KEPT: Span = Span::from_secs(600);
 /// The most rows of guests in all frames together.
-const MOST_ROWS: usize = 20_000;
+const MOST_ROWS: usize = 12_000;
 /// The most frames.
 const MOST_FRAMES: usize = 1_200;
 /// The most entries of the log.

@@ -268,10 +268,10 @@ impl App {
         let end = if last.since(at) <= WINDOW { last } else { at.after(Span::from_secs(300)) };
         // In the order of time: a journal is decided again from one to the next.
         let earlier = self.source.at(at.before(STALLS));
+        let log = self.source.log(at, MOST_ENTRIES);
         let frame = self.source.at(at);
         let list = frame.as_ref().map(|frame| self.list(frame, earlier.as_deref())).unwrap_or_default();
         let course = self.source.course(end.before(WINDOW), end, MOST_POINTS);
-        let log = self.source.log(at, MOST_ENTRIES);
         let later = if self.at.is_some() { self.source.later(at, MOST_ENTRIES) } else { Vec::new() };
         self.shown = Shown { frame, earlier, list, course, end, log, later };
         if self.cursor_at().is_none() {
