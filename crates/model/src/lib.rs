@@ -22,7 +22,6 @@ mod capabilities;
 mod claims;
 mod config;
 mod cost;
-mod cost_part;
 mod decision;
 mod fact;
 mod gain;
@@ -63,7 +62,6 @@ pub use config::{
     StateLines, StateLinesError, name_matches,
 };
 pub use cost::Cost;
-pub use cost_part::CostPart;
 pub use decision::Decision;
 pub use fact::{About, Fact, FactSource};
 pub use gain::{Gain, GivenStep, Proof};
@@ -77,7 +75,7 @@ pub use ksm::{
 pub use names::Names;
 pub use offer::{NotBought, Offered, Offers, Pays, Spared, Way};
 pub use owner::Owner;
-pub use palette::{Colour, HostPart, SizePart};
+pub use palette::{Colour, CostPart, HostPart, SizePart};
 pub use parts::{CostParts, Parts, SizeParts};
 pub use plan::{Action, Plan, Reason, Taken, Takes};
 pub use reading::{Absence, Reading};

@@ -2,7 +2,9 @@
 //!
 //! **Rule.** A colour never stands alone: the mark tells the part where colours do not show.
 
-use crate::{Bytes, HostReport, SizeParts};
+use std::fmt;
+
+use crate::{Bytes, CostParts, HostReport, SizeParts};
 
 /// A colour: for screens that show any, and the nearest of a terminal's sixteen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +13,14 @@ pub struct Colour {
     pub rgb: [u8; 3],
     /// The number in a terminal's palette, from 0 to 15.
     pub ansi: u8,
+}
+
+/// As in `#2e86ab`.
+impl fmt::Display for Colour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [red, green, blue] = self.rgb;
+        write!(f, "#{red:02x}{green:02x}{blue:02x}")
+    }
 }
 
 /// A part of a guest's full size.
@@ -28,6 +38,19 @@ pub enum SizePart {
     Untold,
     /// Memory that its balloon has given to the host.
     Given,
+}
+
+/// A part of what a guest costs the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CostPart {
+    /// Its resident memory, with what KSM merged.
+    Ram,
+    /// The VMM's own memory.
+    Vmm,
+    /// The rest of torn huge pages that it gave back.
+    Torn,
+    /// Its memory in the host's swap.
+    Swapped,
 }
 
 /// A part of the host's memory.
@@ -147,6 +170,33 @@ impl HostPart {
     }
 }
 
+impl CostPart {
+    /// All parts that add up, before what KSM merged is taken off.
+    pub const ALL: [Self; 4] = [Self::Ram, Self::Vmm, Self::Torn, Self::Swapped];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ram => "RAM",
+            Self::Vmm => "VMM",
+            Self::Torn => "torn",
+            Self::Swapped => "swapped",
+        }
+    }
+
+    /// Its colour. What the host's ledger shows, too, has its colour there.
+    #[must_use]
+    pub const fn colour(self) -> Colour {
+        match self {
+            Self::Ram => SizePart::Used.colour(),
+            Self::Vmm => HostPart::Other.colour(),
+            Self::Torn => HostPart::Torn.colour(),
+            Self::Swapped => Colour { rgb: [0xc0, 0x6a, 0x9a], ansi: 13 },
+        }
+    }
+}
+
 impl SizeParts {
     /// The memory of this part.
     #[must_use]
@@ -166,6 +216,47 @@ impl SizeParts {
         let all = SizePart::ALL.map(|part| (part.name(), self.of_part(part)));
         all.into_iter().filter(|(_, part)| !part.is_zero())
     }
+}
+
+impl CostParts {
+    /// The memory of this part.
+    #[must_use]
+    pub const fn of_part(&self, part: CostPart) -> Bytes {
+        match part {
+            CostPart::Ram => self.ram,
+            CostPart::Vmm => self.vmm,
+            CostPart::Torn => self.torn,
+            CostPart::Swapped => self.swapped,
+        }
+    }
+
+    /// The parts that are not zero, with their names. They add up to more than the cost: what KSM merged is to be taken off.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, Bytes)> {
+        let all = CostPart::ALL.map(|part| (part.name(), self.of_part(part)));
+        all.into_iter().filter(|(_, part)| !part.is_zero())
+    }
+}
+
+/// The sum and the parts, as in `1 GiB = 300 MiB in use + 724 MiB free`.
+impl fmt::Display for SizeParts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {}", self.sum(), added(self.named()))
+    }
+}
+
+/// The sum and the parts, as in `648 MiB = 618 MiB RAM + 40 MiB VMM - 10 MiB merged`; only the sum if it is zero.
+impl fmt::Display for CostParts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.sum().is_zero() {
+            return write!(f, "{}", self.sum());
+        }
+        write!(f, "{} = {}", self.sum(), added(self.named()))?;
+        if self.merged.is_zero() { Ok(()) } else { write!(f, " - {} merged", self.merged) }
+    }
+}
+
+fn added(parts: impl Iterator<Item = (&'static str, Bytes)>) -> String {
+    parts.map(|(name, part)| format!("{part} {name}")).collect::<Vec<_>>().join(" + ")
 }
 
 impl HostReport {
@@ -212,5 +303,30 @@ mod tests {
             given: mib(32),
         };
         assert_eq!(Bytes::sum(SizePart::ALL.map(|part| parts.of_part(part))), parts.sum());
+    }
+
+    #[test]
+    fn the_parts_without_what_is_merged_are_the_cost() {
+        let [ram, vmm, torn, swapped, merged] = [16, 2, 4, 8, 1].map(Bytes::from_mib);
+        let parts = CostParts { ram, vmm, torn, swapped, merged };
+        let all = Bytes::sum(CostPart::ALL.map(|part| parts.of_part(part)));
+        assert_eq!(all.saturating_sub(merged), parts.sum());
+        for (place, part) in CostPart::ALL.iter().enumerate() {
+            assert!(
+                CostPart::ALL[..place].iter().all(|other| other.colour() != part.colour()),
+                "{}",
+                part.name()
+            );
+        }
+    }
+
+    #[test]
+    fn parts_are_told_with_their_sum() {
+        let mib = Bytes::from_mib;
+        let size = SizeParts { used: mib(300), free: mib(724), ..SizeParts::default() };
+        assert_eq!(size.to_string(), "1 GiB = 300 MiB in use + 724 MiB free");
+        let cost = CostParts { ram: mib(618), vmm: mib(40), merged: mib(10), ..CostParts::default() };
+        assert_eq!(cost.to_string(), "648 MiB = 618 MiB RAM + 40 MiB VMM - 10 MiB merged");
+        assert_eq!(CostParts::default().to_string(), "0");
     }
 }

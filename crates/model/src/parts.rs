@@ -90,12 +90,6 @@ impl CostParts {
     pub fn sum(&self) -> Bytes {
         Bytes::sum([self.ram, self.vmm, self.torn, self.swapped]).saturating_sub(self.merged)
     }
-
-    /// The parts that add up to more than the cost, with their names; what KSM merged is to be taken off.
-    pub fn named(&self) -> impl Iterator<Item = (&'static str, Bytes)> {
-        let all = [("RAM", self.ram), ("VMM", self.vmm), ("torn", self.torn), ("swapped", self.swapped)];
-        all.into_iter().filter(|(_, part)| !part.is_zero())
-    }
 }
 
 impl Parts {

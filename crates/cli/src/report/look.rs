@@ -45,25 +45,20 @@ pub const fn cost_class(part: CostPart) -> &'static str {
 /// The style, with the colours of the palette.
 pub fn style() -> String {
     let mut style = STYLE.to_owned();
-    let mut rule = |class: &str, Colour { rgb: [red, green, blue], .. }: Colour| {
-        let _ = writeln!(
-            style,
-            ".{class}{{fill:#{red:02x}{green:02x}{blue:02x};stroke:#{red:02x}{green:02x}{blue:02x}}}"
-        );
+    let mut rule = |class: &str, colour: Colour| {
+        let _ = writeln!(style, ".{class}{{fill:{colour};stroke:{colour}}}");
     };
     HostPart::ALL.iter().for_each(|part| rule(host_class(*part), part.colour()));
     SizePart::ALL.iter().for_each(|part| rule(size_class(*part), part.colour()));
     CostPart::ALL.iter().for_each(|part| rule(cost_class(*part), part.colour()));
     style.push_str("path,rect{stroke:none}path.stroke{fill:none}\n");
     HostPart::ALL.iter().for_each(|part| {
-        let [red, green, blue] = part.colour().rgb;
-        let _ =
-            writeln!(style, "path.stroke.{}{{stroke:#{red:02x}{green:02x}{blue:02x}}}", host_class(*part));
+        let _ = writeln!(style, "path.stroke.{}{{stroke:{}}}", host_class(*part), part.colour());
     });
-    let [red, green, blue] = SizePart::Used.colour().rgb;
     let _ = writeln!(
         style,
-        "path.stroke.s-used{{stroke:#{red:02x}{green:02x}{blue:02x}}}path.stroke.keeps{{stroke:var(--text)}}path.stroke.costs{{stroke:var(--soft);stroke-dasharray:5 4}}"
+        "path.stroke.s-used{{stroke:{}}}path.stroke.keeps{{stroke:var(--text)}}path.stroke.costs{{stroke:var(--soft);stroke-dasharray:5 4}}",
+        SizePart::Used.colour()
     );
     style
 }

@@ -16,12 +16,9 @@ pub fn in_words(row: &Row, frame: &Frame, log: &[Arc<Entry>], zone: &TimeZone) -
     let mut line = |name: &str, text: String| lines.push(format!("  {name:<15}{text}"));
     line("at", clock::time(frame.wall, zone));
     line("keeps", format!("{} of {}", row.actual, row.full));
-    let parts: Vec<String> = row.size.named().map(|(name, part)| format!("{part} {name}")).collect();
-    line("its size", format!("{} = {}", row.size.sum(), parts.join(" + ")));
+    line("its size", row.size.to_string());
     if let Some(cost) = &row.cost {
-        let parts: Vec<String> = cost.named().map(|(name, part)| format!("{part} {name}")).collect();
-        let merged = if cost.merged.is_zero() { String::new() } else { format!(" - {} merged", cost.merged) };
-        line("its cost", format!("{} = {}{merged}", cost.sum(), parts.join(" + ")));
+        line("its cost", cost.to_string());
     }
     line(
         "demand",
