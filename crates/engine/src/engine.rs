@@ -23,6 +23,7 @@ use crate::journal::Sink;
 use crate::log::Log;
 use crate::pace::{LEAST, Pace};
 use crate::policy::{Policy, own_policy};
+use crate::recorded::note_of_kill;
 use crate::recorder::Recorder;
 use crate::resume::{lasting_ksm, without_settings};
 use crate::step::{Decider, Step};
@@ -155,7 +156,7 @@ impl<W: World> Engine<W> {
         let step = self.step();
         let killed = self.world.killed();
         for Killed { guest, how } in &killed {
-            self.note(&format!("{} is gone: {how}", guest.name()));
+            self.note(&note_of_kill(guest.name(), how));
         }
         self.log.step(&step, &killed);
         let Step { seen, plan, report, refusals, answers } = step;

@@ -199,18 +199,18 @@ pub enum Moves {
 }
 
 impl GuestReport {
-    /// A balloon that is nearer to its target does not move: its target was rounded, or its guest keeps a few pages.
-    const MOVES: Bytes = Bytes::from_mib(4);
+    /// A balloon that is nearer to its target has reached it: its target was rounded, or its guest keeps a few pages.
+    pub const NEAR: Bytes = Bytes::from_mib(4);
 
     /// Whether the guest gives or gets memory; `None` if its size does not move.
     #[must_use]
     pub fn moves(&self) -> Option<Moves> {
         let on_its_way = matches!(self.verdict, Verdict::Grown | Verdict::Shrunk | Verdict::UnderWay);
         let target = self.target.filter(|_| on_its_way)?;
-        if self.actual >= target.saturating_add(Self::MOVES) {
+        if self.actual >= target.saturating_add(Self::NEAR) {
             return Some(Moves::Gives);
         }
-        (target >= self.actual.saturating_add(Self::MOVES)).then_some(Moves::Gets)
+        (target >= self.actual.saturating_add(Self::NEAR)).then_some(Moves::Gets)
     }
 }
 

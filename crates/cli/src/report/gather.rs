@@ -126,14 +126,19 @@ impl Gathered {
         let times = (wall(first), wall(end.saturating_sub(1)).max(wall(first)));
         let guests = recorded.show(first).ok().and_then(|past| Some(past.published.last?.seen.guests.len()));
         let mut gathered = Self::new(times, guests.unwrap_or(1));
+        let mut newest = None;
         for place in first..end {
             match recorded.show(place) {
-                Ok(past) => gathered.take(&past),
+                Ok(past) => {
+                    gathered.take(&past);
+                    newest = Some(past);
+                }
                 Err(error @ memtide_engine::journal::JournalError::Io { .. }) => return Err(error.into()),
                 Err(error) => gathered.unread.push(error.to_string()),
             }
         }
         gathered.unread.truncate(MOST_SILENCES);
+        gathered.sentence = newest.and_then(|past| past::status(&past).in_a_sentence());
         gathered.stalls.finish();
         Ok(gathered)
     }
@@ -183,8 +188,6 @@ impl Gathered {
         self.moves(last);
         self.stalls.take(past);
         past.events.iter().for_each(|event| self.event(event, last));
-        let status = past::status(past);
-        self.sentence = status.in_a_sentence();
     }
 
     fn host(&mut self, last: &LastTick) {
@@ -247,8 +250,7 @@ impl Gathered {
             let before = guest.target.replace(target).unwrap_or_else(|| seen.actual());
             let moved = guest.moved.entry(why(&action.reason)).or_default();
             moved.times += 1;
-            // These only stop what is under way: the guest keeps what it has.
-            if !matches!(action.reason, Reason::StuckAt { .. } | Reason::Held { .. }) {
+            if !action.reason.only_stops() {
                 moved.granted = moved.granted.saturating_add(target.saturating_sub(before));
                 moved.asked = moved.asked.saturating_add(before.saturating_sub(target));
             }

@@ -6,10 +6,8 @@
 use std::collections::BTreeMap;
 
 use memtide_engine::{LastTick, Past};
-use memtide_model::{Bytes, GuestId, Moment, Names, Span, WallClock};
+use memtide_model::{Bytes, GuestId, GuestReport, Moment, Names, Span, WallClock};
 
-/// A balloon that is nearer to its target has reached it.
-const NEAR: Bytes = Bytes::from_mib(4);
 /// At most this many stalls are kept with their times. All are counted.
 const MOST: usize = 100_000;
 
@@ -62,8 +60,9 @@ impl Stalls {
         let mut ended = Vec::new();
         for (id, stall) in &mut self.open {
             let actual = last.seen.guest(id).map(|guest| guest.actual());
-            let has =
-                actual.zip(stall.wants).is_some_and(|(actual, wants)| actual.saturating_add(NEAR) >= wants);
+            let has = actual
+                .zip(stall.wants)
+                .is_some_and(|(actual, wants)| actual.saturating_add(GuestReport::NEAR) >= wants);
             if has {
                 stall.answered = Some(now.since(stall.at));
             } else if let Some(report) = last.report.guests.iter().find(|guest| guest.id == *id) {
@@ -99,7 +98,7 @@ impl Stalls {
                 at: now,
                 had,
                 wants: None,
-                was_full: had.saturating_add(NEAR) >= full,
+                was_full: had.saturating_add(GuestReport::NEAR) >= full,
                 granted: None,
                 answered: None,
                 state: String::new(),

@@ -12,10 +12,8 @@ use std::path::{Path, PathBuf};
 use memtide_model::{Answer, Moment, Plan, Record, WallClock};
 use serde::Deserialize;
 
-use super::frame::decode;
 use super::segment::{Next, Segment, Skimmed};
 use super::{JournalError, TornTail, folder};
-use crate::text::one_line;
 
 /// A tick's payload begins with this.
 const TICK: &[u8] = br#"{"record":"tick","seen":{"taken_at":"#;
@@ -272,15 +270,12 @@ impl Cursor {
 
     /// The next record; `None` at the end. After an error, the next whole record can follow.
     pub(crate) fn next(&mut self) -> Result<Option<Record>, JournalError> {
-        let next = self.segment.next()?;
-        let path = self.segment.path();
-        match next {
-            Next::Payload { offset, payload } => decode(&payload).map(Some).map_err(|error| {
-                let why = one_line(&error.to_string());
-                JournalError::UnknownRecord { path: path.to_owned(), offset, why }
-            }),
+        match self.segment.next()? {
+            Next::Payload { offset, payload } => self.segment.record(offset, &payload).map(Some),
             Next::End | Next::Broken { torn: true, .. } => Ok(None),
-            Next::Broken { offset, .. } => Err(JournalError::Corrupt { path: path.to_owned(), offset }),
+            Next::Broken { offset, .. } => {
+                Err(JournalError::Corrupt { path: self.segment.path().to_owned(), offset })
+            }
         }
     }
 }

@@ -5,9 +5,12 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use memtide_model::Record;
+
 use super::JournalError;
 use super::LONGEST_FRAME;
 use super::frame::{self, FRAME, HEADER, Header};
+use crate::text::one_line;
 
 /// The distance in bytes in which a whole frame is searched after a broken one: enough for any two frames.
 const SEARCHED: u64 = 2 * (LONGEST_FRAME as u64 + FRAME as u64);
@@ -102,16 +105,19 @@ impl Segment {
         }
         let length = match announced {
             Some((length, _)) if end <= self.size => length,
-            _ => {
-                let Next::Broken { offset, torn } = self.broken(offset)? else {
-                    unreachable!("it is broken")
-                };
-                return Ok(Skimmed::Broken { offset, torn });
-            }
+            _ => return Ok(Skimmed::Broken { offset, torn: self.is_torn(offset)? }),
         };
         self.offset = end;
         let head = bytes[FRAME..got.min(FRAME + length)].to_vec();
         Ok(Skimmed::Head { offset, head })
+    }
+
+    /// The record in the payload of its frame at `offset`.
+    pub(super) fn record(&self, offset: u64, payload: &[u8]) -> Result<Record, JournalError> {
+        frame::decode(payload).map_err(|error| {
+            let (path, why) = (self.path.clone(), one_line(&error.to_string()));
+            JournalError::UnknownRecord { path, offset, why }
+        })
     }
 
     /// The next frame. Must not be called again after a torn frame.
@@ -125,16 +131,19 @@ impl Segment {
         if begin.is_empty() {
             return Ok(Next::End);
         }
-        let Some((length, crc)) = frame::announced(&begin) else { return self.broken(offset) };
+        let Some((length, crc)) = frame::announced(&begin) else {
+            return Ok(Next::Broken { offset, torn: self.is_torn(offset)? });
+        };
         let payload = read_up_to(&mut self.file, length)?;
         if payload.len() < length || crc32fast::hash(&payload) != crc {
-            return self.broken(offset);
+            return Ok(Next::Broken { offset, torn: self.is_torn(offset)? });
         }
         self.offset += (FRAME + length) as u64;
         Ok(Next::Payload { offset, payload })
     }
 
-    fn broken(&mut self, offset: u64) -> io::Result<Next> {
+    /// Whether no whole frame follows the broken one at `offset`. Goes to the one that follows.
+    fn is_torn(&mut self, offset: u64) -> io::Result<bool> {
         self.file.seek(SeekFrom::Start(offset + 1))?;
         let mut rest = Vec::new();
         (&mut self.file).take(SEARCHED).read_to_end(&mut rest)?;
@@ -143,7 +152,7 @@ impl Segment {
             self.file.seek(SeekFrom::Start(next))?;
             self.offset = next;
         }
-        Ok(Next::Broken { offset, torn: next.is_none() })
+        Ok(next.is_none())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use memtide_model::{
-    Answer, GuestId, GuestStats, Keeps, Moment, Names, Order, Ordered, Reason, State, WallClock, counted,
+    Answer, GuestId, GuestStats, Keeps, Moment, Names, Order, Ordered, State, WallClock, counted,
 };
 use serde::{Deserialize, Serialize};
 
@@ -96,6 +96,14 @@ impl fmt::Display for Event {
     }
 }
 
+/// What the note of a killed guest has after its name. A note is only text, so this tells it from others.
+const IS_GONE: &str = " is gone: ";
+
+/// The note of a guest that was killed, and how.
+pub(crate) fn note_of_kill(guest: &str, how: &str) -> String {
+    format!("{guest}{IS_GONE}{how}")
+}
+
 /// Gathers the events of one step.
 struct Gathering<'a> {
     step: &'a Step,
@@ -129,7 +137,7 @@ impl Gathering<'_> {
 
     fn notes(&mut self, notes: Vec<(Moment, String)>) {
         for (at, text) in notes {
-            let kind = if text.contains(" is gone: ") { EventKind::Kill } else { EventKind::Note };
+            let kind = if text.contains(IS_GONE) { EventKind::Kill } else { EventKind::Note };
             self.push(kind, None, text);
             if let Some(event) = self.events.last_mut() {
                 event.at = at;
@@ -209,9 +217,8 @@ impl Gathering<'_> {
                 Some(Answer::Accepted | Answer::Yielded(_)) => {
                     let seen = action.guest().and_then(|id| self.step.seen.guest(id));
                     let grants = request.size().zip(seen).is_some_and(|(size, seen)| size > seen.actual());
-                    // These only stop what is under way.
-                    let stops = matches!(reason, Reason::Held { .. } | Reason::StuckAt { .. });
-                    let kind = if grants && !stops { EventKind::Grant } else { EventKind::Change };
+                    let kind =
+                        if grants && !reason.only_stops() { EventKind::Grant } else { EventKind::Change };
                     self.push(kind, action.guest(), said);
                 }
                 None => {}

@@ -24,6 +24,7 @@ use crate::journal::{Cursor, Index, JournalError, Mark, TornTail};
 use crate::policy::{Policy, own_policy};
 use course::{Course, Shown, Want};
 
+pub(crate) use event::note_of_kill;
 pub use event::{Event, EventKind};
 
 /// Decisions are at most two seconds apart: a longer silence is a gap.
