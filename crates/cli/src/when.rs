@@ -4,8 +4,8 @@ use std::str::FromStr;
 
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::TimeZone;
-use jiff::{Timestamp, Zoned};
 use memtide_model::WallClock;
+use memtide_top::clock::{last_of_day, wall_of, zoned};
 
 /// A time of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,29 +50,14 @@ impl When {
     /// The moment that is meant, in a journal from `first` to `last`.
     #[must_use]
     pub fn within(self, (first, last): (WallClock, WallClock), zone: &TimeZone) -> WallClock {
-        let at = |moment: DateTime| {
-            let zoned = moment.to_zoned(zone.clone()).ok();
-            zoned.and_then(|zoned| u64::try_from(zoned.timestamp().as_millisecond()).ok()).unwrap_or_default()
-        };
-        WallClock(match self {
-            Self::After(span) => first.0.saturating_add(span),
-            Self::Before(span) => last.0.saturating_sub(span),
-            Self::DateTime(moment) => at(moment),
-            Self::Day(day) => at(day.to_datetime(Time::midnight())),
-            Self::Time(time) => {
-                let day = zoned(last, zone).date();
-                let today = at(day.to_datetime(time));
-                if today <= last.0 { today } else { at(day.yesterday().unwrap_or(day).to_datetime(time)) }
-            }
-        })
+        match self {
+            Self::After(span) => WallClock(first.0.saturating_add(span)),
+            Self::Before(span) => WallClock(last.0.saturating_sub(span)),
+            Self::DateTime(moment) => wall_of(moment, zone),
+            Self::Day(day) => wall_of(day.to_datetime(Time::midnight()), zone),
+            Self::Time(time) => last_of_day(time, last, zone),
+        }
     }
-}
-
-/// A time in a zone. Times that no calendar has become the beginning of 1970.
-#[must_use]
-pub fn zoned(wall: WallClock, zone: &TimeZone) -> Zoned {
-    let millis = i64::try_from(wall.0).unwrap_or_default();
-    Timestamp::from_millisecond(millis).unwrap_or_default().to_zoned(zone.clone())
 }
 
 /// As in `2026-11-30 14:32:10`.

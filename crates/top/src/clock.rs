@@ -1,31 +1,45 @@
-//! Times of day, as people read them.
+//! Times, as people type and read them.
 
-use jiff::civil::Time;
+use jiff::civil::{DateTime, Time};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 use memtide_model::{Moment, WallClock};
 
 use crate::frame::Frame;
 
-/// A day in milliseconds.
-const DAY: u64 = 24 * 3600 * 1000;
+/// A time in a zone. Times that no calendar has become the beginning of 1970.
+#[must_use]
+pub fn zoned(wall: WallClock, zone: &TimeZone) -> Zoned {
+    let millis = i64::try_from(wall.0).unwrap_or_default();
+    Timestamp::from_millisecond(millis).unwrap_or_default().to_zoned(zone.clone())
+}
 
-fn zoned(wall: WallClock, zone: &TimeZone) -> Option<Zoned> {
-    let timestamp = Timestamp::from_millisecond(i64::try_from(wall.0).ok()?).ok()?;
-    Some(timestamp.to_zoned(zone.clone()))
+/// The wall clock at a day and a time of a zone. Times that it cannot show become its beginning.
+#[must_use]
+pub fn wall_of(moment: DateTime, zone: &TimeZone) -> WallClock {
+    let zoned = moment.to_zoned(zone.clone()).ok();
+    let millis = zoned.and_then(|zoned| u64::try_from(zoned.timestamp().as_millisecond()).ok());
+    WallClock(millis.unwrap_or_default())
+}
+
+/// The last moment with this time of day that is not later than `last`.
+#[must_use]
+pub fn last_of_day(time: Time, last: WallClock, zone: &TimeZone) -> WallClock {
+    let day = zoned(last, zone).date();
+    let today = wall_of(day.to_datetime(time), zone);
+    if today <= last { today } else { wall_of(day.yesterday().unwrap_or(day).to_datetime(time), zone) }
 }
 
 /// As in `14:32:07`.
 #[must_use]
 pub fn time(wall: WallClock, zone: &TimeZone) -> String {
-    let Some(zoned) = zoned(wall, zone) else { return "--:--:--".to_owned() };
-    format!("{:02}:{:02}:{:02}", zoned.hour(), zoned.minute(), zoned.second())
+    zoned(wall, zone).strftime("%H:%M:%S").to_string()
 }
 
 /// As in `2026-11-30 `.
 #[must_use]
 pub fn date(wall: WallClock, zone: &TimeZone) -> String {
-    zoned(wall, zone).map_or_else(String::new, |zoned| format!("{} ", zoned.date()))
+    format!("{} ", zoned(wall, zone).date())
 }
 
 /// The time of another moment, by the clocks of a frame.
@@ -44,12 +58,7 @@ pub fn moment_of(
     (first, last): (Moment, Moment),
     zone: &TimeZone,
 ) -> Option<Moment> {
-    let end = zoned(at(frame, last), zone)?;
-    let that = end.date().to_datetime(Time::new(hour, minute, 0, 0).ok()?);
-    let mut wall = u64::try_from(that.to_zoned(zone.clone()).ok()?.timestamp().as_millisecond()).ok()?;
-    if wall > at(frame, last).0 {
-        wall = wall.saturating_sub(DAY);
-    }
+    let WallClock(wall) = last_of_day(Time::new(hour, minute, 0, 0).ok()?, at(frame, last), zone);
     let later = wall.saturating_sub(frame.wall.0);
     let earlier = frame.wall.0.saturating_sub(wall);
     let moment = Moment::from_millis(frame.at.as_millis().saturating_add(later).saturating_sub(earlier));

@@ -13,10 +13,7 @@ use crate::source::{Entry, Kind};
 #[must_use]
 pub fn of_change(change: &GuestChange) -> Entry {
     let tried = &change.tried;
-    let did = match tried.change.strip_prefix("target ") {
-        Some(target) => format!("is to keep {target}"),
-        None => tried.change.clone(),
-    };
+    let did = of_request(&tried.change);
     let (kind, end) = match (&tried.failed, tried.yielded) {
         (Some(why), _) => (Kind::Failure, format!("; this failed: {why}")),
         (None, Some(bytes)) => (Kind::Change, format!("; {bytes} came back")),
@@ -26,6 +23,15 @@ pub fn of_change(change: &GuestChange) -> Entry {
     let subject = if guest.is_none() { "the host: " } else { "" };
     let says = printable(&format!("{subject}{did}: {}{end}", tried.reason));
     Entry { at: tried.at, wall: tried.wall, kind, guest, says }
+}
+
+/// A request in the words of the log, without its guest; `said` begins with it.
+#[must_use]
+pub fn of_request(said: &str) -> String {
+    match said.strip_prefix("target ") {
+        Some(target) => format!("is to keep {target}"),
+        None => said.to_owned(),
+    }
 }
 
 /// What `after` shows that `before` does not.

@@ -16,6 +16,7 @@ use memtide_engine::journal::JournalError;
 use memtide_engine::{Event, EventKind, Past, Recorded};
 use memtide_model::{Moment, WallClock, printable};
 
+use crate::events::of_request;
 use crate::frame::{Frame, Host};
 use crate::source::{Direction, Entry, Kind, Link, Source};
 
@@ -110,11 +111,9 @@ impl Journal {
         }
         let seen = match host {
             true => self.recorded.show(place).ok().map(|past| {
-                let status = past::status(&past);
-                Seen {
-                    host: Some(Host::of(&status.host, moment(past.wall()))),
-                    entries: entries(&past.events),
-                }
+                let last = past.published.last.as_ref();
+                let host = last.map(|last| Host::of(&last.report.host, moment(past.wall())));
+                Seen { host: Some(host.unwrap_or_default()), entries: entries(&past.events) }
             }),
             false => self
                 .recorded
@@ -152,10 +151,7 @@ fn entries(events: &[Event]) -> Vec<Arc<Entry>> {
         wall: event.wall,
         kind: kind(event.kind),
         guest: event.guest.as_ref().map(|guest| printable(guest).into()),
-        says: match event.text.strip_prefix("target ") {
-            Some(target) => printable(&format!("is to keep {target}")),
-            None => printable(&event.text),
-        },
+        says: printable(&of_request(&event.text)),
     };
     events.iter().map(|event| Arc::new(entry(event))).collect()
 }

@@ -49,7 +49,7 @@ impl Live {
         Self { news, past: Past::default(), link: Link::Awaited, failed: None }
     }
 
-    /// Waits for the first news. The screen is worth opening if something came, or nothing yet.
+    /// Waits for the first news. The screen opens unless this is that no daemon answers.
     ///
     /// # Errors
     /// If no daemon answers.
@@ -58,6 +58,12 @@ impl Live {
             self.take(news);
         }
         self.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// A daemon that told all of this, and tells nothing more.
+    #[cfg(test)]
+    pub(crate) fn made(past: Past, link: Link) -> Self {
+        Self { news: sync_channel(0).1, past, link, failed: None }
     }
 
     fn take(&mut self, news: News) {

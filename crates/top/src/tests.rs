@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 use memtide_api::view::{Status, Wanted};
-use memtide_model::{Bytes, HostState, Moment, Verdict};
+use memtide_model::{Bytes, HostState, Verdict};
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use ratatui::layout::{Rect, Size};
@@ -13,52 +13,11 @@ use crate::app::orders::{Answer, Order, What, Wish};
 use crate::app::{App, Event};
 use crate::draw::draw;
 use crate::draw::theme::Theme;
-use crate::frame::{Frame, Host};
+use crate::frame::Frame;
+use crate::live::Live;
 use crate::past::Past;
 use crate::sample;
-use crate::source::{Direction, Entry, Kind, Link, Source};
-
-/// A live daemon whose frames are made up.
-struct Made {
-    past: Past,
-    link: Link,
-}
-
-impl Source for Made {
-    fn refresh(&mut self) {}
-
-    fn link(&self) -> Link {
-        self.link.clone()
-    }
-
-    fn moments(&self) -> Option<(Moment, Moment)> {
-        self.past.moments()
-    }
-
-    fn at(&mut self, moment: Moment) -> Option<Arc<Frame>> {
-        self.past.at(moment)
-    }
-
-    fn beside(&mut self, moment: Moment, direction: Direction) -> Option<Moment> {
-        self.past.beside(moment, direction)
-    }
-
-    fn event(&mut self, moment: Moment, direction: Direction, kind: Option<Kind>) -> Option<Entry> {
-        self.past.event(moment, direction, kind)
-    }
-
-    fn log(&mut self, until: Moment, most: usize) -> Vec<Arc<Entry>> {
-        self.past.log(until, most)
-    }
-
-    fn later(&mut self, after: Moment, most: usize) -> Vec<Arc<Entry>> {
-        self.past.later(after, most)
-    }
-
-    fn course(&mut self, from: Moment, until: Moment, most: usize) -> Vec<Host> {
-        self.past.course(from, until, most)
-    }
-}
+use crate::source::{Entry, Kind, Link};
 
 const NORMAL: Size = Size { width: 80, height: 24 };
 
@@ -78,7 +37,7 @@ fn screen(size: Size, seconds: u64, host: impl Fn(u64) -> Status) -> App {
             });
         }
     }
-    App::new(Box::new(Made { past, link: Link::Live }), TimeZone::UTC, size)
+    App::new(Box::new(Live::made(past, Link::Live)), TimeZone::UTC, size)
 }
 
 /// A host with four guests, of which one grows and one gives.
@@ -664,11 +623,11 @@ fn a_lost_daemon_is_named_and_the_past_stays() {
     let mut past = Past::default();
     past.push(Frame::of(&normal(0), sample::wall(0), None));
     let link = Link::Lost("no daemon answers here".to_owned());
-    let mut app = App::new(Box::new(Made { past, link: link.clone() }), TimeZone::UTC, NORMAL);
+    let mut app = App::new(Box::new(Live::made(past, link.clone())), TimeZone::UTC, NORMAL);
     assert!(picture(&app).contains("NO DAEMON, asking again"));
     types(&mut app, "h");
     assert!(picture(&app).ends_with("no daemon answers, so none takes orders"));
-    let app = App::new(Box::new(Made { past: Past::default(), link }), TimeZone::UTC, NORMAL);
+    let app = App::new(Box::new(Live::made(Past::default(), link)), TimeZone::UTC, NORMAL);
     assert!(picture(&app).contains("no daemon answers here"));
 }
 

@@ -1,6 +1,13 @@
 //! Texts in columns of a terminal: their width, their end, and their lines.
 
+use memtide_model::printable;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// A text of several lines, each of which a terminal may show.
+#[must_use]
+pub fn printable_lines(text: &str) -> String {
+    text.lines().map(printable).collect::<Vec<_>>().join("\n")
+}
 
 /// The number of columns.
 #[must_use]

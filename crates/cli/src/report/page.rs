@@ -8,6 +8,7 @@ use memtide_engine::EventKind;
 use memtide_model::{
     Bytes, CostPart, CostParts, HostPart, Parts as GuestParts, SizePart, Span, WallClock, counted,
 };
+use memtide_top::clock::zoned;
 
 use super::draw::{self, Scale};
 use super::gather::{Gathered, Guest, Moved};
@@ -82,21 +83,21 @@ pub fn html(gathered: &Gathered, about: &About<'_>) -> String {
 impl Page<'_> {
     /// A time that programs can read, too.
     fn time(&self, wall: WallClock) -> String {
-        let zoned = when::zoned(wall, self.about.zone);
-        let day = when::zoned(self.gathered.times.0, self.about.zone).date();
-        let last = when::zoned(self.gathered.times.1, self.about.zone).date();
+        let moment = zoned(wall, self.about.zone);
+        let day = zoned(self.gathered.times.0, self.about.zone).date();
+        let last = zoned(self.gathered.times.1, self.about.zone).date();
         let shown = if day == last { "%H:%M:%S" } else { "%m-%d %H:%M:%S" };
         format!(
             "<time datetime=\"{}\">{}</time>",
-            zoned.strftime("%Y-%m-%dT%H:%M:%S%:z"),
-            zoned.strftime(shown)
+            moment.strftime("%Y-%m-%dT%H:%M:%S%:z"),
+            moment.strftime(shown)
         )
     }
 
     fn head(&mut self) {
         let (first, last) = self.gathered.times;
         let (from, to) = (when::in_words(first, self.about.zone), when::in_words(last, self.about.zone));
-        let zone = when::zoned(last, self.about.zone).strftime("%:z").to_string();
+        let zone = zoned(last, self.about.zone).strftime("%:z").to_string();
         let spans = Span::from_millis(last.0.saturating_sub(first.0));
         let decisions = counted(self.gathered.decisions, "decision");
         let _ = writeln!(

@@ -5,6 +5,7 @@ use memtide_model::printable;
 use super::App;
 use super::orders::{Answer, What};
 use super::panel::Panel;
+use crate::text::printable_lines;
 
 impl App {
     pub(super) fn answered(&mut self, answer: Answer) {
@@ -13,7 +14,7 @@ impl App {
                 if let Some(Panel::Explain { guest: shown, text: old, .. }) = &mut self.panel
                     && *shown == guest
                 {
-                    *old = Some(lines(&text.unwrap_or_else(|why| why)));
+                    *old = Some(printable_lines(&text.unwrap_or_else(|why| why)));
                 }
             }
             Answer::Previewed { guest, text } => {
@@ -21,12 +22,12 @@ impl App {
                     && order.guest == guest
                     && order.what == What::Reclaim
                 {
-                    *preview = Some(lines(&text.unwrap_or_else(|why| why)));
+                    *preview = Some(printable_lines(&text.unwrap_or_else(|why| why)));
                 }
             }
             Answer::Done { order, text } => {
                 let failed = text.is_err();
-                let text = lines(&text.unwrap_or_else(|why| why));
+                let text = printable_lines(&text.unwrap_or_else(|why| why));
                 // A short answer needs no panel, and must not cover what somebody reads.
                 if text.lines().count() <= 1 && !failed {
                     self.notice = Some(text);
@@ -39,9 +40,4 @@ impl App {
             }
         }
     }
-}
-
-/// The text with printable lines.
-fn lines(text: &str) -> String {
-    text.lines().map(printable).collect::<Vec<_>>().join("\n")
 }

@@ -12,7 +12,7 @@ pub mod why;
 use std::sync::Arc;
 
 use jiff::tz::TimeZone;
-use memtide_model::{Moment, Span, printable};
+use memtide_model::{Moment, Span};
 use ratatui::crossterm::event::{KeyEvent, MouseEvent};
 use ratatui::layout::Size;
 
@@ -281,7 +281,7 @@ impl App {
         if let Some(Panel::Explain { guest, text, .. }) = &mut self.panel
             && let Some(told) = self.source.explain(at, guest)
         {
-            *text = Some(told.lines().map(printable).collect::<Vec<_>>().join("\n"));
+            *text = Some(text::printable_lines(&told));
         }
     }
 
