@@ -9,8 +9,8 @@ use anyhow::Result;
 use memtide_api::view::{GuestStatus, Status};
 use memtide_api::{Client, Event};
 use memtide_model::{
-    Bytes, Commitment, HostReport, HostState, KsmVerdict, Mode, Outsiders, Savings, TmpfsReport, Verdict,
-    counted, printable,
+    Bytes, Commitment, HostReport, HostState, KsmVerdict, Outsiders, Savings, TmpfsReport, Verdict, counted,
+    printable,
 };
 
 use crate::style::Style;
@@ -110,14 +110,7 @@ fn line(out: &mut String, text: &str) {
 }
 
 fn headline(out: &mut String, status: &Status, style: Style) {
-    let mode = match status.mode {
-        Mode::Observe => "observing (changes nothing)",
-        Mode::Manage => "managing",
-    };
-    let commitment = match status.commitment {
-        Commitment::Strict => "strict",
-        Commitment::Elastic => "elastic",
-    };
+    let (mode, commitment) = (status.mode.in_words(), status.commitment);
     let word = status.host.state.to_string();
     let host = match status.host.state {
         HostState::High => style.good(&word),
@@ -312,8 +305,8 @@ mod tests {
     use super::*;
     use memtide_engine::Counters;
     use memtide_model::{
-        Backend, GuestId, GuestReport, HostReport, Moment, Names, Outsider, Polling, SelfDeflations, Space,
-        Span, TmpfsId, Users,
+        Backend, GuestId, GuestReport, HostReport, Mode, Moment, Names, Outsider, Polling, SelfDeflations,
+        Space, Span, TmpfsId, Users,
     };
 
     fn guest(name: &str, used: Option<u64>, verdict: Verdict) -> GuestStatus {

@@ -1,6 +1,6 @@
 //! The first lines: what memtide does, what goes on, and the first warning.
 
-use memtide_model::{Commitment, HostState, Mode};
+use memtide_model::HostState;
 use ratatui::buffer::Buffer;
 
 use super::theme::Theme;
@@ -52,14 +52,7 @@ fn title(app: &App, theme: Theme, layout: &Layout, buffer: &mut Buffer) {
     };
     let mut say = |says: &str, style| rest = after(rest, put(buffer, rest, says, style));
     say(&format!("memtide {}  ", frame.version), theme.bold());
-    let mode = match frame.mode {
-        Mode::Observe => "observing (changes nothing)",
-        Mode::Manage => "managing",
-    };
-    let commitment = match frame.commitment {
-        Commitment::Strict => "strict",
-        Commitment::Elastic => "elastic",
-    };
+    let (mode, commitment) = (frame.mode.in_words(), frame.commitment);
     say(&format!("{mode}, {commitment}, host "), theme.dim());
     let state = match frame.host.state {
         HostState::High => theme.good(),
