@@ -143,9 +143,13 @@ impl Index {
         if let Some(passed) = *passed {
             segment.go_to(passed)?;
         }
+        let mut frames = Vec::new();
         loop {
             match segment.skim()? {
-                Skimmed::Head { offset, head } => self.mark(place, offset, &head),
+                Skimmed::Head { offset, head } => {
+                    frames.push(offset);
+                    self.mark(place, offset, &head);
+                }
                 Skimmed::End => break,
                 Skimmed::Broken { offset, torn: true } if is_last => {
                     self.torn = Some(TornTail { path: path.clone(), offset });
@@ -160,6 +164,23 @@ impl Index {
             }
         }
         self.segments[place].passed = Some(segment.offset());
+        if is_last {
+            self.drop_tail(place, &mut segment, &frames)?;
+        }
+        Ok(())
+    }
+
+    /// Drops the last of these frames that are long enough and not whole: they are a torn tail, too.
+    fn drop_tail(&mut self, place: usize, segment: &mut Segment, frames: &[u64]) -> Result<(), JournalError> {
+        for &offset in frames.iter().rev() {
+            segment.go_to(offset)?;
+            if matches!(segment.next()?, Next::Payload { .. }) {
+                break;
+            }
+            self.marks.pop_if(|mark| mark.segment as usize == place && mark.offset == offset);
+            self.segments[place].passed = Some(offset);
+            self.torn = Some(TornTail { path: segment.path().to_owned(), offset });
+        }
         Ok(())
     }
 

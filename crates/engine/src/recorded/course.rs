@@ -55,6 +55,8 @@ struct Running {
     state: State,
     /// Whether the state is that of the run, as far as it was compared.
     is_same: bool,
+    /// Whether it was compared with the journal: with a checksum, or because the journal has it.
+    is_compared: bool,
 }
 
 impl Course {
@@ -65,6 +67,11 @@ impl Course {
     /// The number of guests that it remembers.
     pub(super) fn guests(&self) -> usize {
         self.running.as_ref().map_or(0, |running| running.state.guests.len())
+    }
+
+    /// Whether it is known if its state is that of the run.
+    pub(super) fn is_compared(&self) -> bool {
+        self.running.as_ref().is_none_or(|running| running.is_compared)
     }
 
     /// Takes the records up to and with the tick of `mark`.
@@ -87,8 +94,14 @@ impl Course {
                 }
                 Ok(Some(Record::Start { version, policy, config, state, .. })) => {
                     let (version, by) = (version.into(), policy.into());
-                    self.running =
-                        Some(Running { version, by, config: Arc::from(config), state, is_same: true });
+                    self.running = Some(Running {
+                        version,
+                        by,
+                        config: Arc::from(config),
+                        state,
+                        is_same: true,
+                        is_compared: true,
+                    });
                 }
                 Ok(Some(Record::Note { at, text })) => notes.push((at, text)),
                 Ok(Some(Record::SetsKsm { .. })) => {}
@@ -110,9 +123,10 @@ impl Course {
         let running = self.running.get_or_insert_with(Running::unknown);
         let (was_same, recorded) = (running.is_same, tick.state_crc);
         let (step, before, agrees) = running.follow(&*self.policy, tick);
-        let is_same = match want {
-            Want::Pass | Want::Events => was_same && agrees,
-            Want::Verify | Want::All => recorded == state_crc(&running.state),
+        running.is_compared = matches!(want, Want::Verify | Want::All);
+        let is_same = match running.is_compared {
+            true => recorded == state_crc(&running.state),
+            false => was_same && agrees,
         };
         running.is_same = is_same;
         if matches!(want, Want::Pass | Want::Verify) {
@@ -136,6 +150,7 @@ impl Running {
             config: Arc::default(),
             state: State::default(),
             is_same: false,
+            is_compared: true,
         }
     }
 

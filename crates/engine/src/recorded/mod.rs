@@ -20,7 +20,7 @@ use std::sync::Arc;
 use memtide_model::{Action, Answer, GuestId, Moment, Span, WallClock};
 
 use crate::Published;
-use crate::journal::{Cursor, Index, JournalError, Mark, TornTail};
+use crate::journal::{Cursor, Index, JournalError, TornTail};
 use crate::policy::{Policy, own_policy};
 use course::{Course, Shown, Want};
 
@@ -351,11 +351,11 @@ impl Recorded {
 
     /// Decides again up to `place`.
     fn go_to(&mut self, place: usize, want: Want) -> Result<Shown, JournalError> {
-        let Some(&Mark { segment, .. }) = self.index.marks.get(place) else {
+        if place >= self.len() {
             return Err(JournalError::NoDecision);
-        };
+        }
         let first = self.first_of_segment(place);
-        let (mut cursor, mut one) = self.begin(first, place, segment)?;
+        let (mut cursor, mut one) = self.begin(first, place, want)?;
         let apart = self.apart(place, first, one.course.guests());
         loop {
             self.remember(&one, apart, first);
@@ -388,10 +388,15 @@ impl Recorded {
         &mut self,
         first: usize,
         place: usize,
-        segment: u32,
+        want: Want,
     ) -> Result<(Cursor, Checkpoint), JournalError> {
-        // One that comes next to the first decision can be at the end of the segment before.
-        let is_before = |one: &Checkpoint| one.next > first && one.next <= place;
+        let segment = self.index.marks[place].segment;
+        let is_before = |one: &Checkpoint| {
+            // What is shown depends on the state before it, and must not depend on the way there: if nobody compared this state, it is decided again.
+            let suffices = one.next < place || want != Want::All || one.course.is_compared();
+            // One that comes next to the first decision can be at the end of the segment before.
+            one.next > first && one.next <= place && suffices
+        };
         let known = self.checkpoints.iter().filter(|one| is_before(one)).max_by_key(|one| one.next);
         let current = self.current.take().filter(|(_, one)| is_before(one));
         if let Some(current) = current.filter(|(_, one)| known.is_none_or(|known| known.next <= one.next)) {

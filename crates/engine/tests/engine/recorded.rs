@@ -197,20 +197,64 @@ fn decisions_of_another_version_are_shown_as_such() {
     assert_eq!(targets(shown.report), targets(live.report), "targets are recorded");
 }
 
+/// The journal below `dir` as bytes with this change to its records, and where its decisions are in them.
+fn rewritten(dir: &Path, change: impl Fn(usize, &mut Record)) -> (Vec<u8>, Vec<usize>) {
+    let (mut bytes, mut places) = (header().to_vec(), Vec::new());
+    for record in Reader::open(dir).unwrap() {
+        let mut record = record.unwrap();
+        if let Record::Tick(_) = record {
+            change(places.len(), &mut record);
+            places.push(bytes.len());
+        }
+        encode(&record, &mut bytes).unwrap();
+    }
+    (bytes, places)
+}
+
+#[test]
+fn what_is_shown_does_not_depend_on_the_way_there() {
+    let dir = tempfile::tempdir().unwrap();
+    record(dir.path(), own_policy(), 60_000, 40);
+    // Every checksum but that of the 24th decision, after which a checkpoint lies: the decisions after it still agree with the journal.
+    let (bytes, _) = rewritten(dir.path(), |nth, record| match record {
+        Record::Tick(tick) if nth == 23 => tick.state_crc ^= 1,
+        _ => {}
+    });
+    fs::write(dir.path().join("000001.mtj"), bytes).unwrap();
+    let mut recorded = Recorded::open(dir.path()).unwrap();
+    let backwards: Vec<_> = (0..40).rev().map(|place| recorded.show(place).unwrap().differs).collect();
+    let forwards: Vec<_> = (0..40).map(|place| recorded.show(place).unwrap().differs).collect();
+    assert!(backwards.iter().rev().eq(&forwards), "{backwards:?} {forwards:?}");
+    let differ: Vec<usize> = (0..40).filter(|place| forwards[*place].is_some()).collect();
+    assert_eq!(differ, [23, 24], "the decision itself, and the one that follows from it");
+}
+
+#[test]
+fn a_last_frame_that_is_not_whole_is_a_torn_tail_however_long_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let boards = record(dir.path(), own_policy(), 60_000, 12);
+    let (mut bytes, places) = rewritten(dir.path(), |_, _| {});
+    // A write of whose blocks the last one did not come to the disk.
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(dir.path().join("000001.mtj"), &bytes).unwrap();
+    let mut recorded = Recorded::open(dir.path()).unwrap();
+    let torn = recorded.torn().unwrap();
+    assert!(torn.offset >= places[11] as u64, "{torn:?}");
+    let newest = recorded.len() - 1;
+    assert_eq!(recorded.show(newest).unwrap().published, boards[newest]);
+    bytes[last] ^= 1;
+    fs::write(dir.path().join("000001.mtj"), &bytes).unwrap();
+    recorded.refresh().unwrap();
+    assert_eq!((recorded.len(), recorded.torn()), (12, None), "the rest has come");
+}
+
 #[test]
 fn a_broken_place_is_told_and_what_follows_is_not_shown_as_exact() {
     let dir = tempfile::tempdir().unwrap();
     let boards = record(dir.path(), own_policy(), 60_000, 12);
     let file = dir.path().join("000001.mtj");
-    let mut bytes = header().to_vec();
-    let mut places = Vec::new();
-    for record in Reader::open(dir.path()).unwrap() {
-        let record = record.unwrap();
-        if let Record::Tick(_) = record {
-            places.push(bytes.len());
-        }
-        encode(&record, &mut bytes).unwrap();
-    }
+    let (mut bytes, places) = rewritten(dir.path(), |_, _| {});
     let broken = places[4] + 200;
     bytes[broken] ^= 1;
     bytes.truncate(bytes.len() - 5);
