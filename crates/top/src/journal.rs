@@ -23,7 +23,7 @@ use crate::source::{Direction, Entry, Kind, Link, Source};
 /// The longest time that filling the graph takes between two keys.
 const PORTION: Duration = Duration::from_millis(60);
 /// The decisions around a moment whose events are needed at once.
-const AROUND: usize = 40;
+const AROUND: usize = 15;
 /// The decisions of the graph's window whose host is shown.
 const POINTS: usize = 120;
 /// The most decisions that are remembered.
