@@ -29,6 +29,8 @@ use serde::{Deserialize, Serialize};
 pub const VERSION: u32 = 1;
 /// The name of the virtio-serial port.
 pub const PORT: &str = "org.memtide.agent.0";
+/// The serial number of the block device that is a tier.
+pub const TIER: &str = "memtide-tier";
 /// The longest line in bytes, including the line feed.
 pub const MAX_LINE: usize = 16 << 10;
 /// The shortest interval between two reports, in milliseconds.
@@ -88,6 +90,17 @@ pub enum Ask {
         /// Smaller pieces.
         on: bool,
     },
+    /// Swap to the tier that the host has attached, a block device with the serial number [`TIER`], before any other swap; or read all of it back,
+    /// and let the device go.
+    UseTier {
+        /// Swap to it.
+        on: bool,
+    },
+    /// Write this much of the memory that programs have not used for the longest time to the tier.
+    PageOut {
+        /// The amount.
+        bytes: Bytes,
+    },
     /// Send a [`Answer::Pressure`] whenever tasks stalled for memory for this long within a window; 0: no more.
     Pressure {
         /// The time of the stalls, in microseconds.
@@ -146,7 +159,7 @@ pub struct Hello {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
     /// Trim: page cache and slab that became free. Compact: free memory that is new in blocks that reporting returns. Small pieces: free memory that
-    /// reporting returns from now on.
+    /// reporting returns from now on. Page-out: memory that was swapped out. Tier: its size in use, or what was read back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<Bytes>,
     /// The means that was used.
@@ -246,6 +259,9 @@ mod tests {
                 reclaimable_slab: most,
                 swap_total: most,
                 swap_free: most,
+                anon: most,
+                tier_total: most,
+                tier_free: most,
             },
             counters: AgentCounters {
                 refaults_file: most,

@@ -141,7 +141,8 @@ impl Control for Folder {
             | Request::Split
             | Request::Agent(_)
             | Request::Merge(_)
-            | Request::Share(_) => Box::pin(async { Err(Absence::Unsupported) }),
+            | Request::Share(_)
+            | Request::Tier(_) => Box::pin(async { Err(Absence::Unsupported) }),
         }
     }
 }

@@ -76,6 +76,7 @@ const CLASS_KEYS: &[&str] = &[
     "squeeze",
     "cache",
     "cache_limit",
+    "tier",
     "share",
     "manage",
 ];
@@ -288,6 +289,7 @@ fn class(name: &str, class: &Entry<'_>, budget: Budget, place: &Place<'_>) -> Re
         squeeze: keys.read("squeeze", default.squeeze, Entry::switch)?,
         cache: keys.read("cache", default.cache, least_cache)?,
         cache_limit: keys.read("cache_limit", default.cache_limit, cache_limit)?,
+        tier: keys.read("tier", default.tier, tier)?,
         share: keys.read("share", default.share, |key| key.switch_about("; the weight is `shares`"))?,
         manage: keys.read("manage", default.manage, Entry::switch)?,
     };
@@ -337,6 +339,13 @@ fn size_or_share(text: &str) -> Option<Result<Amount, String>> {
 
 fn cache_limit(key: &Entry<'_>) -> Result<Option<Share>, Mistake> {
     key.amount("\"off\" or a share in quotes, as in cache_limit = \"40%\"", |text| match text {
+        "off" => Some(Ok(None)),
+        _ => Some(text.parse().map(Some).map_err(|error: ParseShareError| error.to_string())),
+    })
+}
+
+fn tier(key: &Entry<'_>) -> Result<Option<Share>, Mistake> {
+    key.amount("\"off\" or a share in quotes, as in tier = \"50%\"", |text| match text {
         "off" => Some(Ok(None)),
         _ => Some(text.parse().map(Some).map_err(|error: ParseShareError| error.to_string())),
     })

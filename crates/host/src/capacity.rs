@@ -122,6 +122,7 @@ impl HostSensor {
             other,
             torn,
             splits: false,
+            tiers: false,
             swap,
             pressure,
             ksm: Reading::unsupported(),

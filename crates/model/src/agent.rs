@@ -28,6 +28,9 @@ pub struct Agent {
     /// Whether it may and can make free page reporting return smaller pieces.
     #[serde(default)]
     pub reports_pieces: bool,
+    /// Whether it may and can swap to a tier that the host attaches.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tiers: bool,
     /// The least page cache that the guest's administrator wants to keep.
     pub least_cache: Bytes,
     /// What it cannot do, and why.
@@ -80,6 +83,15 @@ pub struct AgentMemory {
     pub swap_total: Bytes,
     /// Unused swap.
     pub swap_free: Bytes,
+    /// Anonymous memory, without what is swapped out.
+    #[serde(default, skip_serializing_if = "Bytes::is_nothing")]
+    pub anon: Bytes,
+    /// The swap that is the host's tier: a part of all swap. Zero: it does not swap to one.
+    #[serde(default, skip_serializing_if = "Bytes::is_nothing")]
+    pub tier_total: Bytes,
+    /// The unused part of it.
+    #[serde(default, skip_serializing_if = "Bytes::is_nothing")]
+    pub tier_free: Bytes,
 }
 
 /// Counters since the guest's boot. Memory is in bytes.
@@ -136,6 +148,8 @@ pub enum Can {
     CacheLimit,
     /// `report_pieces`.
     ReportPieces,
+    /// `use_tier` and `page_out`.
+    Tier,
     /// An ability of a newer agent, which this end does not know.
     #[serde(other)]
     Unknown,
@@ -154,6 +168,7 @@ impl Can {
             Self::Compact => "compact",
             Self::CacheLimit => "limit page cache",
             Self::ReportPieces => "report small pieces",
+            Self::Tier => "swap to a tier",
             Self::Unknown => "do what this memtide does not know",
         }
     }

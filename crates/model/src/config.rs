@@ -245,6 +245,9 @@ pub struct Class {
     /// The most unmapped page cache that the guest's agent keeps, as a part of the guest's memory; `None`: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_limit: Option<Share>,
+    /// The part of the guest's full size that may lie in a compressed tier; `None`: it gets no tier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<Share>,
     /// Whether KSM may merge the guests' memory, with each other's and with everything else, while memtide governs KSM.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub share: bool,
@@ -283,6 +286,7 @@ impl Default for Class {
             squeeze: true,
             cache: no_cache(),
             cache_limit: None,
+            tier: None,
             share: false,
             manage: true,
         }

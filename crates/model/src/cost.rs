@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Absence, Bytes, Reading, Span};
+use crate::{Absence, Bytes, Reading, Span, Tier};
 
 /// The cost of a guest to the host. Its merged and swapped memory, which can return, is listed separately.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +39,10 @@ pub struct Cost {
     /// The guest's resident memory in files that count for another guest, which has them, too.
     #[serde(skip_serializing_if = "Bytes::is_nothing", default)]
     pub for_others: Bytes,
+    /// The guest's compressed tier, whose memory is in the footprint and in the overhead; its limit is in the bound of the overhead. Unsupported if
+    /// it has none.
+    #[serde(skip_serializing_if = "Reading::is_unsupported", default = "Reading::unsupported")]
+    pub tier: Reading<Tier>,
 }
 
 impl Cost {
@@ -73,6 +77,7 @@ impl Cost {
             in_pool: Bytes::ZERO,
             in_pool_resident: Bytes::ZERO,
             for_others: Bytes::ZERO,
+            tier: Reading::unsupported(),
         }
     }
 }

@@ -46,6 +46,7 @@ mod state;
 mod stats;
 mod terms;
 mod text;
+mod tier;
 mod time;
 mod tmpfs;
 mod told;
@@ -86,12 +87,13 @@ pub use scanned::Scanned;
 pub use self_deflation::{ParseWithinError, SelfDeflationWithin};
 pub use snapshot::{Backend, GuestSeen, HostSeen, Missed, Pressure, Snapshot, SwapCounters};
 pub use state::{
-    Activity, AgentAsked, AgentState, Asked, BalloonCounters, GuestState, Search, Splits, State, Stuck,
-    Surge, Trial, TrialKind,
+    Activity, AgentAsked, AgentState, Asked, BalloonCounters, GuestState, PagedOut, Search, Splits, State,
+    Stuck, Surge, TierState, Trial, TrialKind,
 };
 pub use stats::GuestStats;
 pub use terms::{TermError, Terms};
 pub use text::{counted, printable, stays_in_line};
+pub use tier::{Tier, TierOrder};
 pub use time::{Moment, Span, WallClock};
 pub use tmpfs::{Space, Tmpfs, TmpfsId, TmpfsReport};
 pub use told::{Balloon, DiskReads, Fence, Hotplug, Polling, Told, largest_guest};

@@ -223,6 +223,22 @@ pub enum Reason {
     },
     /// The guest's class limits its page cache.
     CacheLimit,
+    /// The coldest memory of the guest's programs can lie compressed on the host.
+    ToTier {
+        /// What its programs have in its memory.
+        anon: Bytes,
+        /// The memory that others need and that no idle memory brings.
+        wanted: Bytes,
+    },
+    /// More than half of what lies in the guest's tier does not compress.
+    CompressesBadly {
+        /// The guest's memory in it.
+        stored: Bytes,
+        /// The host's memory that it takes.
+        held: Bytes,
+    },
+    /// Memory is there again for what lies in the guest's tier, or its class allows none.
+    TierUnwanted,
     /// KSM begins or ends a burst.
     Ksm(KsmReason),
     /// The operator ordered it.
@@ -312,6 +328,16 @@ impl fmt::Display for Reason {
             Self::TmpfsShort { free, wanted, node: None } => {
                 write!(f, "the tmpfs of its memory file has {free} free; its guests need {wanted}")
             }
+            Self::ToTier { anon, wanted } => {
+                write!(
+                    f,
+                    "its programs hold {anon}, the coldest of it can be compressed; {wanted} needed elsewhere"
+                )
+            }
+            Self::CompressesBadly { stored, held } => {
+                write!(f, "more than half of the {stored} in its tier does not compress: it takes {held}")
+            }
+            Self::TierUnwanted => f.write_str("nobody needs the memory that its tier saves any more"),
             Self::Ksm(reason) => reason.fmt(f),
             Self::CacheLimit => f.write_str("its class limits page cache"),
             Self::Ordered => f.write_str("ordered by the operator"),

@@ -14,7 +14,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, GuestId, KsmOrder, Moment, Share, Span};
+use crate::{Bytes, GuestId, KsmOrder, Moment, Share, Span, TierOrder};
 
 /// The subject of a request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -56,6 +56,8 @@ pub enum Request {
     Merge(KsmOrder),
     /// Let KSM merge the guest's memory, or not: then all that is merged becomes the guest's own again, at once.
     Share(bool),
+    /// Do something with the guest's compressed tier.
+    Tier(TierOrder),
     /// Let the guest's agent do something.
     #[serde(untagged)]
     Agent(Deed),
@@ -73,6 +75,10 @@ pub enum Deed {
     LimitCache(Option<Share>),
     /// Make free page reporting return smaller pieces, too; or as the guest's kernel chose.
     ReportPieces(bool),
+    /// Swap to the tier that the host has attached; or read everything back from it, and let it go.
+    UseTier(bool),
+    /// Write this much of the memory that programs have not used for the longest time to the tier.
+    PageOut(Bytes),
 }
 
 /// The means behind a request.
@@ -91,6 +97,8 @@ pub enum Mechanism {
     Agent,
     /// KSM.
     Ksm,
+    /// The guest's compressed tier.
+    Tier,
 }
 
 impl Request {
@@ -104,6 +112,7 @@ impl Request {
             Self::Split => Mechanism::Split,
             Self::Agent(_) => Mechanism::Agent,
             Self::Merge(_) | Self::Share(_) => Mechanism::Ksm,
+            Self::Tier(_) => Mechanism::Tier,
         }
     }
 
@@ -117,7 +126,8 @@ impl Request {
             | Self::Split
             | Self::Agent(_)
             | Self::Merge(_)
-            | Self::Share(_) => None,
+            | Self::Share(_)
+            | Self::Tier(_) => None,
         }
     }
 
@@ -173,6 +183,7 @@ impl fmt::Display for Request {
             Self::Merge(order) => order.fmt(f),
             Self::Share(true) => f.write_str("let KSM merge its memory"),
             Self::Share(false) => f.write_str("keep its memory from KSM"),
+            Self::Tier(order) => order.fmt(f),
         }
     }
 }
@@ -186,6 +197,9 @@ impl fmt::Display for Deed {
             Self::LimitCache(None) => f.write_str("no limit of page cache"),
             Self::ReportPieces(true) => f.write_str("report small pieces of free memory"),
             Self::ReportPieces(false) => f.write_str("report free memory as its kernel chose"),
+            Self::UseTier(true) => f.write_str("swap to its tier"),
+            Self::UseTier(false) => f.write_str("read its tier back, and let it go"),
+            Self::PageOut(bytes) => write!(f, "write {bytes} of its programs' coldest memory to its tier"),
         }
     }
 }

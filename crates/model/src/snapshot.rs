@@ -53,6 +53,9 @@ pub struct HostSeen {
     /// Whether memtide can make the kernel split the torn huge pages of guests.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub splits: bool,
+    /// Whether memtide can make tiers.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub tiers: bool,
     /// The host's swap traffic; absent if the host has no swap.
     pub swap: Reading<SwapCounters>,
     /// The host's memory pressure.
@@ -75,6 +78,7 @@ impl HostSeen {
             ending: Bytes::ZERO,
             torn: Reading::unsupported(),
             splits: false,
+            tiers: false,
             swap: Reading::unsupported(),
             pressure: Reading::unsupported(),
             ksm: Reading::unsupported(),

@@ -171,6 +171,9 @@ pub struct GuestState {
     /// What its agent told, and was asked for.
     #[serde(skip_serializing_if = "AgentState::is_none", default)]
     pub agent: AgentState,
+    /// Its compressed tier.
+    #[serde(skip_serializing_if = "TierState::is_none", default)]
+    pub tier: TierState,
     /// When its VMM was last asked whether KSM may merge its memory.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub share_asked_at: Option<Moment>,
@@ -182,6 +185,45 @@ pub struct GuestState {
     /// The newest change and its reason, for `explain`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_reason: Option<(Moment, Reason)>,
+}
+
+/// What is remembered of a guest's tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierState {
+    /// The last memory that was written to it and is being watched.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub watched: Option<PagedOut>,
+    /// The pause after memory that was read back soon.
+    #[serde(default)]
+    pub back_off: BackOff,
+    /// The pause after a tier that was in vain: its guest's memory does not compress, or it could not be attached.
+    #[serde(default)]
+    pub vain: BackOff,
+    /// When the VMM was last asked for something.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub asked_at: Option<Moment>,
+    /// When memory was last wanted that it could save.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub wanted_at: Option<Moment>,
+}
+
+impl TierState {
+    /// Whether the guest never had one.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Memory that was written to a tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PagedOut {
+    /// The amount that was asked for.
+    pub bytes: Bytes,
+    /// When it was asked for.
+    pub since: Moment,
+    /// All that had been read from the tier until then.
+    pub read: Bytes,
 }
 
 /// The counters of the balloon's statistics that show want. The other counters are not remembered.

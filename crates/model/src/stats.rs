@@ -60,6 +60,12 @@ pub struct GuestStats {
 }
 
 impl GuestStats {
+    /// The same without what the guest reads back from its swap.
+    #[must_use]
+    pub const fn without_swap(&self) -> Self {
+        Self { swapped_in: None, major_faults: None, ..*self }
+    }
+
     /// Page cache that the guest can drop: of what its kernel calls available, what is not free.
     #[must_use]
     pub fn droppable_cache(&self) -> Bytes {

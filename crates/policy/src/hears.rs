@@ -8,12 +8,12 @@
 //! **Property.** An action that was not tried leaves no trace.
 
 use memtide_model::{
-    Action, AgentAsked, Answer, Asked, Bytes, GuestSeen, GuestState, Moment, Plan, Request, Snapshot, Span,
-    State, Takes,
+    Action, AgentAsked, Answer, Asked, Bytes, Deed, GuestSeen, GuestState, Moment, PagedOut, Plan, Request,
+    Snapshot, Span, State, Takes, Tier, TierOrder,
 };
 
 use crate::belief::{gain, search};
-use crate::constants::TOLERANCE;
+use crate::constants::{FIRST_PAUSE, LONGEST_PAUSE, TOLERANCE};
 
 /// How long a balloon may follow a command whose answer is unknown.
 pub const DOUBT: Span = Span::from_secs(30);
@@ -60,8 +60,12 @@ impl Heard<'_> {
                 let ended =
                     self.seen.and_then(|seen| seen.told.agent.latest()).map_or(0, |agent| agent.ended);
                 guest.agent.asked = Some(AgentAsked { at: self.now, deed, bytes, ended });
+                if let (Deed::PageOut(bytes), Some(tier)) = (deed, self.tier()) {
+                    guest.tier.watched = Some(PagedOut { bytes, since: self.now, read: tier.read });
+                }
             }
             Request::Share(_) => guest.share_asked_at = Some(self.now),
+            Request::Tier(order) => self.note_tier(guest, order),
             Request::PollStats(_) | Request::Reclaim(_) | Request::Merge(_) => {}
         }
         if let Some(Takes::Cache(taken)) = self.action.takes.filter(|_| self.is_done) {
@@ -69,6 +73,17 @@ impl Heard<'_> {
         }
         if self.action.ends_hold && self.is_done {
             guest.hold = None;
+        }
+    }
+
+    fn tier(&self) -> Option<&Tier> {
+        self.seen?.cost.tier.latest()
+    }
+
+    fn note_tier(&self, guest: &mut GuestState, order: TierOrder) {
+        guest.tier.asked_at = Some(self.now);
+        if matches!(order, TierOrder::Attach { .. }) && !self.is_done {
+            guest.tier.vain = guest.tier.vain.again(self.now, FIRST_PAUSE, LONGEST_PAUSE);
         }
     }
 

@@ -374,7 +374,9 @@ impl World for Machine {
             Request::Agent(Deed::Trim(bytes)) => resident.trim(bytes, self.now),
             Request::Agent(Deed::ReportPieces(on)) => resident.report_pieces(on),
             // The model has none of it.
-            Request::Agent(Deed::Compact | Deed::LimitCache(_)) | Request::Merge(_) => {
+            Request::Agent(Deed::Compact | Deed::LimitCache(_) | Deed::UseTier(_) | Deed::PageOut(_))
+            | Request::Tier(_)
+            | Request::Merge(_) => {
                 return failed(Absence::Unsupported);
             }
             Request::Share(share) => resident.merged.may = share,

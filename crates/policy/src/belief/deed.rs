@@ -1,7 +1,7 @@
 //! What became of the request that a guest's agent works on.
 //!
 //! **Rule.** A trim or a compaction has worked if at least a quarter of what was asked for became free; any other request, if the agent reports the
-//! setting that it was asked for. If a request fails, or the agent does not answer, a pause follows that doubles each time. Requests for free memory
+//! setting that it was asked for. What becomes of memory that it writes to a tier is watched in `ladder/tier`. If a request fails, or the agent does not answer, a pause follows that doubles each time. Requests for free memory
 //! in pieces have a pause of their own, which follows even a request that worked ([`COMPACT_EVERY`]).
 
 use memtide_model::{Agent, BackOff, Deed, Moment};
@@ -20,7 +20,8 @@ pub fn watch(guest: &mut Guest<'_>, now: Moment) {
     let is_done = |agent: &Agent| match asked.deed {
         Deed::LimitCache(_) => agent.cache_limit == guest.class.cache_limit,
         Deed::ReportPieces(on) => agent.pieces_return == on,
-        Deed::Trim(_) | Deed::Compact => agent.freed >= FREED_ENOUGH.of(asked.bytes),
+        Deed::UseTier(on) => agent.memory.tier_total.is_zero() != on,
+        Deed::Trim(_) | Deed::Compact | Deed::PageOut(_) => agent.freed >= FREED_ENOUGH.of(asked.bytes),
     };
     let is_done = agent.map(is_done);
     if is_done.is_none() && now.since(asked.at) < SAID_AFTER {
@@ -34,6 +35,13 @@ pub fn watch(guest: &mut Guest<'_>, now: Moment) {
         Deed::Compact | Deed::ReportPieces(_) => {
             let before = if worked { BackOff::default() } else { state.pieces };
             state.pieces = before.again(now, COMPACT_EVERY, LONGEST_PAUSE);
+        }
+        Deed::PageOut(_) | Deed::UseTier(_) => {
+            let tier = &mut guest.next.tier;
+            let before = if worked { BackOff::default() } else { tier.back_off };
+            if !worked {
+                tier.back_off = before.again(now, FIRST_PAUSE, LONGEST_PAUSE);
+            }
         }
         Deed::Trim(_) | Deed::LimitCache(_) if worked => state.back_off = BackOff::default(),
         Deed::Trim(_) | Deed::LimitCache(_) => {

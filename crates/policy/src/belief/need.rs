@@ -224,9 +224,11 @@ fn hear(
     now: Moment,
 ) -> Evidence {
     let is_full = is_full(stats, seen.told.full);
+    let has_tier = !seen.cost.tier.is_unsupported();
+    let stats = if has_tier { &stats.without_swap() } else { stats };
     let evidence = Evidence::of_balloon(before.counters.as_ref(), stats, elapsed, is_full);
     let evidence = hear_disks(evidence, &seen.told.disks, is_full, before, next, now);
-    hear_agent(evidence, &seen.told.agent, before, next, now)
+    hear_agent(evidence, &seen.told.agent, has_tier, before, next, now)
 }
 
 /// The evidence with what the guest reads from its disks.
@@ -253,6 +255,7 @@ fn hear_disks(
 fn hear_agent(
     evidence: Evidence,
     agent: &Reading<Agent>,
+    has_tier: bool,
     before: &GuestState,
     next: &mut GuestState,
     now: Moment,
@@ -262,14 +265,14 @@ fn hear_agent(
     let waits = value.stalls.unwrap_or_default().io_some_us;
     let Some((counters, waited, at)) = before.agent.told else {
         next.agent.told = Some((value.counters, waits, made));
-        return evidence.with_agent(None, value, Span::ZERO);
+        return evidence.with_agent(None, value, has_tier, Span::ZERO);
     };
     if made.since(at) <= SAME_WITHIN {
-        return evidence.with_agent(None, value, Span::ZERO);
+        return evidence.with_agent(None, value, has_tier, Span::ZERO);
     }
     next.agent.told = Some((value.counters, waits, made));
     // An agent is silent while nothing changes: what changed did so within the last interval.
-    evidence.with_agent(Some((&counters, waited)), value, made.since(at).min(REPORTS_EVERY))
+    evidence.with_agent(Some((&counters, waited)), value, has_tier, made.since(at).min(REPORTS_EVERY))
 }
 
 /// The most memory that a guest can be using: the memory that it has touched, here or in the host's swap. No kernel runs with less than

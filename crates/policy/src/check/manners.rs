@@ -25,9 +25,9 @@ impl Bench<'_> {
             Request::Agent(_) if guest.record.agent_asked_at.is_some_and(|at| lately(at, ASKS_EVERY)) => {
                 Some(Violation::AsksTooOften(id()))
             }
-            Request::Agent(deed @ (Deed::Trim(_) | Deed::Compact | Deed::ReportPieces(true))) => {
-                self.judge_freeing(index, deed)
-            }
+            Request::Agent(
+                deed @ (Deed::Trim(_) | Deed::Compact | Deed::ReportPieces(true) | Deed::PageOut(_)),
+            ) => self.judge_freeing(index, deed),
             _ => None,
         }
     }
@@ -36,7 +36,10 @@ impl Bench<'_> {
     fn judge_freeing(&mut self, index: usize, deed: Deed) -> Option<Violation> {
         let (config, witness, seen) = (self.config, self.witness, self.seen);
         let guest = &self.guests[index];
-        let bytes = if let Deed::Trim(bytes) = deed { bytes } else { Bytes::ZERO };
+        let bytes = match deed {
+            Deed::Trim(bytes) | Deed::PageOut(bytes) => bytes,
+            _ => Bytes::ZERO,
+        };
         let wanted = self.wanted.get_or_insert_with(|| Wanted::new(config, witness, seen, &self.guests));
         let tmpfs = self.tmpfs.get_or_insert_with(|| AllTmpfs::new(config, witness, seen, &self.guests));
         let is_wanted = wanted.is_wanted_from(guest, bytes) || tmpfs.is_wanted_from(guest, bytes);

@@ -1,7 +1,7 @@
 //! What no plan may do, not even another policy's. These promises are made to the operator and to the guests.
 
 use memtide_model::{
-    Action, Bytes, Deed, GuestId, Keeps, KsmMode, Mode, Ordered, Request, Snapshot, Span, Subject,
+    Action, Bytes, Deed, GuestId, Keeps, KsmMode, Mode, Ordered, Request, Snapshot, Span, Subject, TierOrder,
 };
 
 use super::known::Known;
@@ -60,6 +60,7 @@ impl Bench<'_> {
             Request::Agent(deed) => broken.extend(self.judge_deed(index, deed)),
             Request::Merge(_) => broken.push(Violation::NotForAGuest(id.clone(), action.request)),
             Request::Share(shares) => broken.extend(self.judge_sharing(index, shares)),
+            Request::Tier(order) => broken.extend(self.judge_tier(index, order)),
             Request::SetTarget(target) => self.judge_target(index, target, shrinks_later, broken),
         }
     }
@@ -133,10 +134,11 @@ impl Bench<'_> {
         let agent = guest.seen.told.agent.fresh().filter(|agent| match deed {
             Deed::Compact => agent.compacts,
             Deed::ReportPieces(_) => agent.reports_pieces,
+            Deed::UseTier(_) | Deed::PageOut(_) => agent.tiers,
             _ => agent.trims,
         });
         let Some(agent) = agent else { return Some(Violation::NoAgent(id())) };
-        if let (Deed::Trim(_) | Deed::Compact | Deed::ReportPieces(true), Some(why)) =
+        if let (Deed::Trim(_) | Deed::Compact | Deed::ReportPieces(true) | Deed::PageOut(_), Some(why)) =
             (deed, guest.why_withheld())
         {
             return Some(Violation::TakesInVain { guest: id(), why });
@@ -152,8 +154,53 @@ impl Bench<'_> {
                 let is_right = share == guest.class.cache_limit;
                 (!is_right).then(|| Violation::NotOrdered(Subject::Guest(id())))
             }
-            Deed::Trim(_) | Deed::Compact | Deed::ReportPieces(_) => None,
+            Deed::PageOut(bytes) => self.judge_page_out(index, bytes),
+            Deed::Trim(_) | Deed::Compact | Deed::ReportPieces(_) | Deed::UseTier(_) => None,
         }
+    }
+
+    /// Memory goes to a tier only as far as the class allows, and the tier has room for all of it even if nothing compresses.
+    fn judge_page_out(&self, index: usize, bytes: Bytes) -> Option<Violation> {
+        let guest = &self.guests[index];
+        let allowed = guest.class.tier.map_or(Bytes::ZERO, |part| part.of(guest.seen.told.full));
+        let fits = guest.seen.cost.tier.fresh().is_some_and(|tier| {
+            let stored = tier.stored.saturating_add(bytes);
+            stored <= allowed && tier.held.saturating_add(bytes) <= tier.limit
+        });
+        let deed = Deed::PageOut(bytes);
+        (!fits).then(|| Violation::AsksForNothing { guest: guest.seen.id.clone(), deed })
+    }
+
+    fn judge_tier(&mut self, index: usize, order: TierOrder) -> Option<Violation> {
+        let guest = &self.guests[index];
+        let id = || guest.seen.id.clone();
+        let tier = guest.seen.cost.tier.fresh();
+        let agent = guest.seen.told.agent.fresh();
+        let may = self.seen.host.tiers
+            && match order {
+                TierOrder::Attach { .. } => {
+                    tier.is_none() && guest.class.tier.is_some() && agent.is_some_and(|agent| agent.tiers)
+                }
+                TierOrder::Limit(limit) => tier.is_some_and(|tier| limit >= tier.held),
+                TierOrder::Detach => tier.is_some(),
+            };
+        if !may {
+            return Some(Violation::TierNotAllowed { guest: id(), order });
+        }
+        if order == TierOrder::Detach && agent.is_none_or(|agent| !agent.memory.tier_total.is_zero()) {
+            return Some(Violation::DetachesInUse(id()));
+        }
+        let more = order.limit().saturating_sub(tier.map_or(Bytes::ZERO, |tier| tier.limit));
+        if more.is_zero() {
+            return None;
+        }
+        let (config, witness, seen) = (self.config, self.witness, self.seen);
+        let room = self.room.get_or_insert_with(|| Room::new(config, witness, seen, &self.guests));
+        room.keep(more).err().map(|room| Violation::NoRoomForTier {
+            guest: self.guests[index].seen.id.clone(),
+            more,
+            room,
+        })
     }
 
     fn judge_target(

@@ -111,6 +111,26 @@ impl Room {
         }
     }
 
+    /// Keeps `more` of the host's memory for the tier of a guest.
+    ///
+    /// # Errors
+    /// The memory that is left, if that is less.
+    pub fn keep(&mut self, more: Bytes) -> Result<(), Bytes> {
+        let more = u128::from(more.get());
+        let needs = self.promises.iter().map(|promise| promise.need).min();
+        let room = match self.commitment {
+            Commitment::Strict => self.spare.saturating_sub(needs.unwrap_or_default().max(self.reach[1])),
+            Commitment::Elastic => self.free.saturating_sub(self.granted),
+        };
+        if more > room {
+            return Err(narrow(room));
+        }
+        self.reach[1] += more;
+        self.strict[1] += more;
+        self.promises.iter_mut().for_each(|promise| promise.need += more);
+        Ok(())
+    }
+
     fn grant_strict(&mut self, guest: &Known<'_>, index: usize, target: Bytes) -> Result<(), Violation> {
         let held = guest.held();
         let more = guest.strict_cost(target) - guest.strict_cost(held);

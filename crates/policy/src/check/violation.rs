@@ -1,6 +1,6 @@
 //! What can be wrong with an action.
 
-use memtide_model::{Bytes, Deed, GuestId, Request, Span, Subject, Withheld};
+use memtide_model::{Bytes, Deed, GuestId, Request, Span, Subject, TierOrder, Withheld};
 
 /// A guest's huge pages are split at most this often.
 pub(super) const SPLITS_EVERY: Span = Span::from_secs(1);
@@ -215,6 +215,27 @@ pub enum Violation {
         guest: GuestId,
         /// What its agent would do.
         deed: Deed,
+    },
+    /// The plan changes the tier of a guest that may have none, or attaches a second one.
+    #[error("the plan asks for {order} of {guest}, which its class, its agent or the host does not allow")]
+    TierNotAllowed {
+        /// The guest.
+        guest: GuestId,
+        /// What would be done.
+        order: TierOrder,
+    },
+    /// The plan detaches a tier that the guest still swaps to.
+    #[error("the plan detaches the tier of {0}, which swaps to it")]
+    DetachesInUse(GuestId),
+    /// The plan lets tiers take more than the host has.
+    #[error("the plan lets the tier of {guest} take {more} more, and {room} are left")]
+    NoRoomForTier {
+        /// The guest.
+        guest: GuestId,
+        /// The memory that it may take besides.
+        more: Bytes,
+        /// What the commitment leaves.
+        room: Bytes,
     },
     /// The guest's statistics are polled as often already.
     #[error("the plan polls the statistics of {0}, which are polled already")]

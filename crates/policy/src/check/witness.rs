@@ -133,7 +133,7 @@ pub fn hears(witness: &mut Witness, seen: &Snapshot, plan: &Plan, answers: &[Ans
                 witnessed.is_polled |= matches!(answer, Answer::Accepted | Answer::Yielded(_));
                 continue;
             }
-            Request::Reclaim(_) | Request::Merge(_) | Request::Share(_) => continue,
+            Request::Reclaim(_) | Request::Merge(_) | Request::Share(_) | Request::Tier(_) => continue,
         };
         match answer {
             Answer::Accepted | Answer::Yielded(_) => {

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use memtide_model::{Action, Bytes, Deed, Moment, Ordered, Reason, Request, Snapshot, Takes, Yield};
 
-use super::{Trim, reporting};
+use super::{Trim, reporting, tier};
 
 use crate::belief::guest::Guest;
 use crate::belief::scene::Scene;
@@ -40,7 +40,7 @@ pub fn returning(guest: &Guest<'_>, now: Moment) -> Bytes {
 
 /// Whether memory becomes free by a request, so that a balloon can take it. What reporting returns comes back without one.
 fn frees(request: Request) -> bool {
-    matches!(request.deed(), Some(Deed::Trim(_) | Deed::Compact))
+    matches!(request.deed(), Some(Deed::Trim(_) | Deed::Compact | Deed::PageOut(_)))
 }
 
 /// Whether a guest's agent works on a request.
@@ -49,9 +49,15 @@ pub fn is_busy(guest: &Guest<'_>) -> bool {
     guest.next.agent.asked.is_some() || guest.seen.told.agent.latest().is_some_and(|agent| agent.busy)
 }
 
-/// What agents are asked for now: limits of page cache, free memory in pieces, and the trims that the operator ordered or the ladder chose.
+/// What agents are asked for now: limits of page cache, free memory in pieces, memory that goes to tiers, and the trims that the operator ordered or the ladder chose.
 #[must_use]
-pub fn ask(scene: &Scene, seen: &Snapshot, guests: &[Guest<'_>], trims: &[Trim]) -> Vec<Action> {
+pub fn ask(
+    scene: &Scene,
+    seen: &Snapshot,
+    guests: &[Guest<'_>],
+    trims: &[Trim],
+    page_outs: &BTreeMap<usize, Bytes>,
+) -> Vec<Action> {
     let (wanted, now) = (scene.wanted(), scene.now);
     let chosen: BTreeMap<usize, &Trim> = trims.iter().map(|trim| (trim.index, trim)).collect();
     let is_trim = |ordered| if let Ordered::Trim(bytes) = ordered { Some(bytes) } else { None };
@@ -61,7 +67,10 @@ pub fn ask(scene: &Scene, seen: &Snapshot, guests: &[Guest<'_>], trims: &[Trim])
         let chosen = chosen.get(&index).copied();
         let (asked, taken) = match ordered.get(&index) {
             Some(bytes) => (ordered_trim(guest, *bytes), None),
-            None => (request(guest, chosen, wanted, now), chosen.and_then(|trim| trim.taken)),
+            None => {
+                let page_out = page_outs.get(&index).copied();
+                (request(guest, chosen, page_out, wanted, now), chosen.and_then(|trim| trim.taken))
+            }
         };
         let Some((deed, bytes, reason)) = asked else { continue };
         let takes = taken.map(Takes::Cache);
@@ -83,6 +92,7 @@ fn ordered_trim(guest: &Guest<'_>, bytes: Bytes) -> Option<(Deed, Bytes, Reason)
 fn request(
     guest: &Guest<'_>,
     chosen: Option<&Trim>,
+    page_out: Option<Bytes>,
     wanted: Bytes,
     now: Moment,
 ) -> Option<(Deed, Bytes, Reason)> {
@@ -94,7 +104,17 @@ fn request(
     if let Some(ended) = reporting::end(guest, agent, wanted, now) {
         return Some(ended);
     }
-    if !guest.is_free() || guest.next.agent.back_off.lasts(now) {
+    if !guest.is_free() {
+        return None;
+    }
+    if let Some(setting) = tier::setting(guest, agent, now) {
+        return Some(setting);
+    }
+    if let Some(bytes) = page_out.filter(|_| chosen.is_none()) {
+        let reason = Reason::ToTier { anon: agent.memory.anon, wanted };
+        return Some((Deed::PageOut(bytes), bytes, reason));
+    }
+    if guest.next.agent.back_off.lasts(now) {
         return None;
     }
     if let Some(trim) = chosen {

@@ -1,6 +1,6 @@
 //! The way to the fair shares: who gives wanted memory, and which; who grows, and in which order.
 //!
-//! Each of these files is a way to take memory: [`splits`], `idle`, `pieces`, `cache`, `beyond`, [`untouched`], [`clock`], [`agent`], `reporting`. [`pacing`]
+//! Each of these files is a way to take memory: [`splits`], `idle`, `pieces`, `cache`, `beyond`, [`untouched`], [`clock`], [`agent`], `reporting`, [`tier`]. [`pacing`]
 //! says who grows and who waits, [`phases`] in which order, and what pays for it.
 //!
 //! **Rule.** Ways are tried one after the other, the cheapest first, until nothing is wanted. Each way asks every donor for its offer:
@@ -27,6 +27,7 @@ mod pieces;
 pub mod probe;
 mod reporting;
 pub mod splits;
+pub mod tier;
 pub mod untouched;
 pub mod wish;
 
@@ -173,6 +174,8 @@ pub struct Given {
     pub wishes: Vec<Wish>,
     /// By their agents.
     pub trims: Vec<Trim>,
+    /// What is wanted beyond idle memory and free memory in pieces.
+    pub beyond_free: Bytes,
 }
 
 impl Given {
@@ -180,6 +183,7 @@ impl Given {
     pub fn add(&mut self, other: Self) {
         self.wishes.extend(other.wishes);
         self.trims.extend(other.trims);
+        self.beyond_free = self.beyond_free.saturating_add(other.beyond_free);
     }
 }
 
@@ -191,11 +195,13 @@ pub fn plan(beliefs: &mut Beliefs<'_>, bound: &[Bound]) -> Plan {
     let (scene, guests) = (&mut beliefs.scene, &mut beliefs.guests);
     if is_host_read {
         cheap = splits::ask(scene, seen, guests);
+        cheap.extend(tier::orders(scene, seen.host.tiers, guests));
         let given = pacing::wishes(scene, bound, guests);
         wishes = given.wishes;
         fetch::fetch(scene, seen, guests, &mut wishes);
         probe::hold_back(guests, &mut wishes);
-        cheap.extend(agent::ask(scene, seen, guests, &given.trims));
+        let page_outs = tier::choose(scene, guests, given.beyond_free);
+        cheap.extend(agent::ask(scene, seen, guests, &given.trims, &page_outs));
     }
     phases::order(beliefs, bound, cheap, wishes)
 }
@@ -304,6 +310,7 @@ impl<'g, 'a> Market<'g, 'a> {
         for rung in FIRST {
             self.buy(rung, scene);
         }
+        let beyond_free = self.wants.all;
         if !scene.emergency {
             self.wants.less(scene.returning);
         }
@@ -314,6 +321,7 @@ impl<'g, 'a> Market<'g, 'a> {
         Given {
             wishes: self.donors.iter().filter_map(|donor| donor.wish(scene, wanted)).collect(),
             trims: self.donors.iter().filter_map(|donor| donor.trim).collect(),
+            beyond_free,
         }
     }
 

@@ -182,6 +182,7 @@ fn class_table(name: &str, class: &Class) -> String {
             ("squeeze", unless(class.squeeze, default.squeeze, |squeeze| squeeze.to_string())),
             ("cache", unless(class.cache, default.cache, amount)),
             ("cache_limit", class.cache_limit.map(share)),
+            ("tier", class.tier.map(share)),
             ("manage", unless(class.manage, default.manage, |manage| manage.to_string())),
             ("share", unless(class.share, default.share, |share| share.to_string())),
         ],

@@ -137,6 +137,8 @@ impl AgentLink {
             Deed::Compact => Ask::Compact,
             Deed::LimitCache(share) => Ask::CacheLimit { share: share.map(Share::basis_points) },
             Deed::ReportPieces(on) => Ask::ReportPieces { on },
+            Deed::UseTier(on) => Ask::UseTier { on },
+            Deed::PageOut(bytes) => Ask::PageOut { bytes },
         })
     }
 }
@@ -195,6 +197,7 @@ impl State {
         self.agent.trims = can(Can::Trim);
         self.agent.compacts = can(Can::Compact);
         self.agent.reports_pieces = can(Can::ReportPieces);
+        self.agent.tiers = can(Can::Tier);
         self.agent.least_cache = hello.least_cache;
         self.agent.ages.clear();
         let known = hello.cannot.iter().filter(|(can, _)| **can != Can::Unknown);

@@ -402,6 +402,7 @@ impl LibvirtControl {
             }
             Request::Agent(_)
             | Request::Share(_)
+            | Request::Tier(_)
             | Request::Reclaim(_)
             | Request::Split
             | Request::Merge(_) => Err(Absence::Unsupported),

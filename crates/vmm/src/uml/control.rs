@@ -271,7 +271,8 @@ impl UmlControl {
             | Request::Reclaim(_)
             | Request::Split
             | Request::Merge(_)
-            | Request::Share(_) => {
+            | Request::Share(_)
+            | Request::Tier(_) => {
                 return Err(Absence::Unsupported);
             }
             Request::Agent(deed) => {

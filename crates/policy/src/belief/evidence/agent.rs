@@ -16,9 +16,16 @@ use super::Evidence;
 
 impl Evidence {
     /// The evidence of `balloon` with that of the `agent`, whose report came `elapsed` after the counters and the time of stalls for disks (in microseconds) in `before`. Its refaults replace
-    /// those that the balloon's scans stand for; without a new report there are none.
+    /// those that the balloon's scans stand for; without a new report there are none. What a guest with a tier reads back from it counts only if tasks
+    /// stall.
     #[must_use]
-    pub fn with_agent(self, before: Option<(&AgentCounters, u64)>, agent: &Agent, elapsed: Span) -> Self {
+    pub fn with_agent(
+        self,
+        before: Option<(&AgentCounters, u64)>,
+        agent: &Agent,
+        has_tier: bool,
+        elapsed: Span,
+    ) -> Self {
         let told = Self { reclaims: self.reclaims && !agent.trims, ..self };
         if !agent.counts_refaults {
             return told;
@@ -27,11 +34,14 @@ impl Evidence {
             Self { shows_stalls: true, shows_refaults: true, refaults: false, scanned: Bytes::ZERO, ..told };
         let (Some((before, waited)), millis @ 1..) = (before, elapsed.as_millis()) else { return heard };
         let now = &agent.counters;
+        let swap = |of: [Bytes; 2]| if has_tier { Bytes::ZERO } else { Bytes::sum(of) };
         let working_set = |counters: &AgentCounters| {
-            Bytes::sum([counters.activations_file, counters.activations_anon, counters.swapped_in])
+            let swapped = swap([counters.activations_anon, counters.swapped_in]);
+            counters.activations_file.saturating_add(swapped)
         };
         let all = |counters: &AgentCounters| {
-            Bytes::sum([counters.refaults_file, counters.refaults_anon, counters.swapped_in])
+            let swapped = swap([counters.refaults_anon, counters.swapped_in]);
+            counters.refaults_file.saturating_add(swapped)
         };
         let rate = |of: &dyn Fn(&AgentCounters) -> Bytes| {
             Bytes::new(of(now).saturating_sub(of(before)).get().saturating_mul(1000) / millis)
@@ -70,13 +80,13 @@ mod tests {
         let few = AgentCounters { refaults_file: mib(8), ..before };
         let many = AgentCounters { refaults_file: mib(20), ..before };
         let hot = AgentCounters { activations_file: mib(4), ..few };
-        let heard = |counters| balloon.with_agent(Some((&before, 0)), &agent(counters), second);
+        let heard = |counters| balloon.with_agent(Some((&before, 0)), &agent(counters), false, second);
         assert!(!heard(before).is_squeal() && heard(before).shows_refaults, "scans do not count");
         assert!(!heard(few).is_squeal() && heard(few).scanned == mib(8));
         assert!(heard(many).refaults && heard(hot).refaults);
         let stalls = Some(AgentStalls { io_some_us: 125_000, ..AgentStalls::default() });
         let waits = |waited, counters| {
-            balloon.with_agent(Some((&before, waited)), &Agent { stalls, ..agent(counters) }, second)
+            balloon.with_agent(Some((&before, waited)), &Agent { stalls, ..agent(counters) }, false, second)
         };
         assert!(waits(0, few).refaults && !waits(1, few).refaults);
         let of_hard_disk = AgentCounters { refaults_file: SLOW_REFAULTS, ..before };
@@ -86,10 +96,10 @@ mod tests {
         assert!(!waits(0, before).refaults, "a first reading");
         assert!(heard(AgentCounters { oom_kills: 1, ..before }).kills);
         let blind = Agent { counts_refaults: false, ..agent(hot) };
-        assert_eq!(balloon.with_agent(Some((&before, 0)), &blind, second), balloon);
+        assert_eq!(balloon.with_agent(Some((&before, 0)), &blind, false, second), balloon);
         let reclaims = Evidence { reclaims: true, ..balloon };
-        assert!(reclaims.with_agent(None, &agent(before), second).is_stalled());
+        assert!(reclaims.with_agent(None, &agent(before), false, second).is_stalled());
         let trims = Agent { trims: true, ..agent(before) };
-        assert!(!reclaims.with_agent(None, &trims, second).is_stalled(), "it may be the trim");
+        assert!(!reclaims.with_agent(None, &trims, false, second).is_stalled(), "it may be the trim");
     }
 }
