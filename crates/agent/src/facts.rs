@@ -205,7 +205,6 @@ pub fn memory(meminfo: &str) -> AgentMemory {
         reclaimable_slab: kib("SReclaimable:"),
         swap_total: kib("SwapTotal:"),
         swap_free: kib("SwapFree:"),
-        ..AgentMemory::default()
     }
 }
 

@@ -253,7 +253,6 @@ impl Agent {
             return;
         }
         let answer = match *ask {
-            Ask::UseTier { .. } | Ask::PageOut { .. } => todo!(),
             Ask::Hello { .. } | Ask::Ping => Ok(Done::default()),
             Ask::Report { every_ms: 0 } => {
                 session.every_ms = None;
