@@ -151,6 +151,7 @@ enum Command {
             helpers::ksm::NAME,
             helpers::reclaim::NAME,
             helpers::split::NAME,
+            helpers::tier::NAME,
         ])]
         name: String,
     },
@@ -293,6 +294,7 @@ impl Command {
                     helpers::knocks::NAME => helpers::knocks::run(),
                     helpers::ksm::NAME => helpers::ksm::run(),
                     helpers::split::NAME => helpers::split::run(),
+                    helpers::tier::NAME => helpers::tier::run(),
                     _ => helpers::reclaim::run(),
                 }?;
                 Ok(ExitCode::SUCCESS)

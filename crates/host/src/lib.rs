@@ -19,6 +19,7 @@
 //! | torn huge pages, split | [`split()`] |
 //! | all of it as the ledger's host | [`HostSensor`] |
 //! | clients that wait at sockets | [`SocketDiagnosis`] |
+//! | the swap of guests in compressed memory | [`zram`] |
 //! | users and groups by name | [`Accounts`] |
 #![forbid(unsafe_code)]
 
@@ -50,6 +51,7 @@ mod torn;
 mod trigger;
 mod vmstat;
 mod within;
+pub mod zram;
 
 pub use accounts::Accounts;
 pub use arc::reclaimable_arc;

@@ -432,6 +432,12 @@ impl Config {
         }
     }
 
+    /// Whether a class of guests may have tiers.
+    #[must_use]
+    pub fn has_tiers(&self) -> bool {
+        self.classes.values().any(|class| class.tier.is_some())
+    }
+
     /// Whether the operator lets memtide govern KSM.
     #[must_use]
     pub fn governs_ksm(&self) -> bool {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use memtide_model::{Absence, GuestId, Request, Told};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::backend::{Control, Wish};
+use crate::backend::{Control, TierDevice, Wish};
 use crate::exit::ExitWatch;
 use crate::round::{Patience, Round};
 
@@ -42,6 +42,8 @@ pub(crate) enum Job {
     Observe { wish: Wish, deadline: Duration, patience: Patience, round: Arc<Round> },
     /// Make a request, if there is still time for it.
     Make { request: Request, number: usize, by: Instant, reply: mpsc::Sender<Made> },
+    /// Attach a tier, if there is still time for it.
+    Attach { tier: TierDevice, by: Instant, reply: mpsc::Sender<Made> },
 }
 
 /// The result of an observation.
@@ -109,6 +111,14 @@ impl Actor {
                 }
                 let result = self.control.apply(request, left).await;
                 let _ = reply.send(Made { number, result });
+            }
+            Job::Attach { tier, by, reply } => {
+                let left = by.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return;
+                }
+                let result = self.control.attach(tier, left).await;
+                let _ = reply.send(Made { number: 0, result });
             }
         }
     }

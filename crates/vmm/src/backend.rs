@@ -9,6 +9,7 @@
 
 use std::error::Error;
 use std::future::Future;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
@@ -67,6 +68,14 @@ pub trait Control: Send {
     /// If the VMM refuses or does not answer. After a timeout nobody knows whether the request was carried out.
     fn apply(&mut self, request: Request, deadline: Duration) -> Later<'_, Result<(), Absence>>;
 
+    /// Plugs a block device of the host as the guest's tier, within `deadline`.
+    ///
+    /// # Errors
+    /// As [`apply`](Control::apply), or if this VMM has no way to do so.
+    fn attach(&mut self, _tier: TierDevice, _deadline: Duration) -> Later<'_, Result<(), Absence>> {
+        Box::pin(async { Err(Absence::Unsupported) })
+    }
+
     /// Waits for the next event that is worth an early look at the guest. Dropping the future must lose no event. A VMM without events
     /// waits forever.
     fn next_event(&mut self) -> Later<'_, ()> {
@@ -75,6 +84,15 @@ pub trait Control: Send {
 
     /// Makes the next [`observe`](Control::observe) look for its answers together with other guests' controls. Saves wake-ups.
     fn be_patient(&mut self, _patience: Patience) {}
+}
+
+/// A block device of the host for a guest.
+#[derive(Debug)]
+pub struct TierDevice {
+    /// It, open for reading and writing past the page cache.
+    pub file: OwnedFd,
+    /// Its path.
+    pub path: PathBuf,
 }
 
 /// What an observation should do besides reading.

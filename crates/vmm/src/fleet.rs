@@ -21,7 +21,7 @@ use tokio::task::AbortHandle;
 use crate::actor::{Actor, Job, Made, Observed, Wake, WakeReason};
 use crate::admitted::Admitted;
 use crate::back_off::BackOff;
-use crate::backend::{Backend, Control, Found, Wish};
+use crate::backend::{Backend, Control, Found, TierDevice, Wish};
 use crate::exit::ExitWatch;
 use crate::looks::{Looked, Looks, Order};
 use crate::round::{self, Round};
@@ -223,6 +223,16 @@ impl Fleet {
     /// If the guest is unknown, left alone or silent, or if its VMM refuses.
     pub fn request(&self, id: &GuestId, request: Request, deadline: Duration) -> Result<(), Absence> {
         self.apply(&[(id.clone(), request)], deadline).pop().unwrap_or(Err(Absence::Timeout))
+    }
+
+    /// Attaches a tier to a guest, and waits at most `deadline`.
+    ///
+    /// # Errors
+    /// As [`request`](Self::request).
+    pub fn attach(&self, id: &GuestId, tier: TierDevice, deadline: Duration) -> Result<(), Absence> {
+        let (reply, replies) = mpsc::channel();
+        self.send(id, Job::Attach { tier, by: Instant::now() + deadline, reply })?;
+        replies.recv_timeout(deadline).map_or(Err(Absence::Timeout), |made| made.result)
     }
 
     /// Everything that is wrong with the backends' own configuration, as of the last look, one line each.

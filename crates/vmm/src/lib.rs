@@ -29,6 +29,6 @@ pub mod uml;
 pub use actor::WakeReason;
 pub use admitted::Admitted;
 pub use agent::AgentLink;
-pub use backend::{Backend, Control, DiscoverError, Found, Later, Process, Wish};
+pub use backend::{Backend, Control, DiscoverError, Found, Later, Process, TierDevice, Wish};
 pub use fleet::{Fleet, Seen};
 pub use round::Patience;

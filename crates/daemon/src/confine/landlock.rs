@@ -27,6 +27,23 @@ pub fn ksm_only() -> String {
     phrase("writes to /sys/kernel/mm/ksm only", &[("/sys/kernel/mm/ksm", access)])
 }
 
+/// Lets this process make, set, open and remove zram devices, and note them. It could open other devices, too, if its user may: the unit of the package
+/// forbids that.
+pub fn tiers_only() -> String {
+    let set = AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::WriteFile | AccessFs::Truncate;
+    let note = set | AccessFs::MakeReg | AccessFs::RemoveFile;
+    let notes = Path::new(memtide_host::zram::NOTES);
+    let _there_already = std::fs::create_dir(notes);
+    let places = [
+        (Path::new("/sys/class/zram-control"), set),
+        (Path::new("/sys/devices/virtual/block"), set),
+        (Path::new("/sys/block"), AccessFs::ReadDir.into()),
+        (Path::new("/dev"), set),
+        (notes, note),
+    ];
+    phrase("makes zram devices only", &places)
+}
+
 /// Lets this process read, write, make and remove files below `dir`, or below the nearest directory above it that is there. Denies all other
 /// files, and networks.
 pub fn writes_below(dir: &Path) -> String {

@@ -81,6 +81,12 @@ impl Confinement {
         if self == Self::On { merger() } else { Applied::new() }
     }
 
+    /// Confines the helper that makes tiers: it makes, sets, opens and removes zram devices, and does nothing else.
+    #[must_use]
+    pub fn tier_maker(self) -> Applied {
+        if self == Self::On { tier_maker() } else { Applied::new() }
+    }
+
     /// Confines the helper that asks the kernel about sockets, once it has opened its own: it reads no file, and does nothing else.
     #[must_use]
     pub fn listener(self) -> Applied {
@@ -135,6 +141,12 @@ fn merger() -> Applied {
 }
 
 #[cfg(feature = "confine")]
+fn tier_maker() -> Applied {
+    // seccomp comes last: the other two need system calls that seccomp then denies.
+    vec![landlock::tiers_only(), capabilities::keep_none(), seccomp::apply(seccomp::Part::TierMaker)]
+}
+
+#[cfg(feature = "confine")]
 fn listener() -> Applied {
     // seccomp comes last: the other two need system calls that seccomp then denies.
     vec![landlock::deny_all(), capabilities::keep_none(), seccomp::apply(seccomp::Part::Api)]
@@ -182,6 +194,11 @@ fn splitter() -> Applied {
 
 #[cfg(not(feature = "confine"))]
 fn merger() -> Applied {
+    Applied::new()
+}
+
+#[cfg(not(feature = "confine"))]
+fn tier_maker() -> Applied {
     Applied::new()
 }
 
@@ -330,6 +347,27 @@ mod tests {
                 assert!(fs::write(&file, "text").is_err());
                 assert!(fs::read("/proc/self/stat").is_err());
                 assert!(fs::write("/sys/kernel/mm/transparent_hugepage/enabled", "never").is_err());
+                has_no_other_right();
+            },
+        );
+    }
+
+    #[test]
+    fn the_helper_that_makes_tiers_makes_them_and_nothing_else() {
+        let root = memtide_host::Root::system();
+        if memtide_host::zram::can_make(&root).is_err() {
+            return memtide_testing::skipped("no zram, or no right to make devices");
+        }
+        in_a_helper(
+            || Confinement::On.tier_maker(),
+            move || {
+                let (size, pid) = (memtide_model::Bytes::from_mib(64), std::process::id());
+                let made = memtide_host::zram::make(&root, pid, 1, size, size);
+                let (device, file) = made.unwrap();
+                drop(file);
+                memtide_host::zram::remove(&root, device).unwrap();
+                assert!(fs::write("/sys/kernel/mm/ksm/run", "1").is_err());
+                assert!(fs::read("/proc/self/stat").is_err());
                 has_no_other_right();
             },
         );

@@ -26,6 +26,8 @@ pub enum Part {
     Helper,
     /// The helper that writes the journal: a helper that makes and removes files, too.
     Writer,
+    /// The helper that makes tiers: a helper that makes and removes files, and writes to devices.
+    TierMaker,
     /// The helper that splits huge pages: it opens files for reading, and calls memory of processes cold. No sockets, no signals, no other
     /// advice.
     Splitter,
@@ -199,7 +201,7 @@ pub fn apply(part: Part) -> String {
     let (whose, applied) = match part {
         Part::Process => ("all threads", "seccomp: no programs, Unix sockets only"),
         Part::Monitors => ("monitors", "monitors: no writing"),
-        Part::Helper | Part::Writer => ("helper", "files only"),
+        Part::Helper | Part::Writer | Part::TierMaker => ("helper", "files only"),
         Part::Splitter => ("helper", "reads files, calls memory cold"),
         Part::Auditor => ("audit", "reads memory"),
         Part::Api => ("API", "no connections"),
@@ -227,6 +229,7 @@ fn rules(part: Part) -> Result<BTreeMap<c_long, Vec<SeccompRule>>, seccompiler::
         Part::Monitors => &[EVERY, LOOK],
         Part::Helper => &[EVERY, FILES],
         Part::Writer => &[EVERY, FILES, MAKE],
+        Part::TierMaker => &[EVERY, FILES, MAKE, &[libc::SYS_pwrite64, libc::SYS_fsync]],
         Part::Splitter => &[EVERY, FILES, HOLD],
         Part::Auditor => &[EVERY, &[libc::SYS_process_vm_readv]],
         Part::Api => &[EVERY],

@@ -16,6 +16,9 @@ pub mod knocks;
 pub mod ksm;
 pub mod reclaim;
 pub mod split;
+pub mod tier;
+
+mod passing;
 
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -29,6 +32,7 @@ use memtide_model::Absence;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
+use self::passing::Passed;
 use crate::confine::Applied;
 
 /// The longest line in either direction, in bytes.
@@ -48,7 +52,7 @@ struct Numbered<T> {
 /// A running helper.
 #[derive(Debug)]
 pub struct Helper {
-    stream: BufReader<UnixStream>,
+    stream: BufReader<Passed>,
     last: u64,
     /// The answer to the last request has not come yet.
     is_busy: bool,
@@ -58,7 +62,7 @@ pub struct Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        let_go(self.stream.get_ref(), self.process.as_mut());
+        let_go(self.stream.get_ref().stream(), self.process.as_mut());
     }
 }
 
@@ -101,7 +105,7 @@ impl Helper {
     }
 
     fn new(stream: UnixStream, process: Option<Child>) -> Self {
-        Self { stream: BufReader::new(stream), last: 0, is_busy: false, process }
+        Self { stream: BufReader::new(Passed::new(stream)), last: 0, is_busy: false, process }
     }
 
     /// Makes a request, and waits at most `within` for its answer.
@@ -122,8 +126,9 @@ impl Helper {
         let mut line =
             serde_json::to_vec(&Numbered { number: self.last, what }).map_err(|_| Absence::Malformed)?;
         line.push(b'\n');
-        self.stream.get_ref().set_write_timeout(Some(within)).map_err(|error| absence(&error))?;
-        self.stream.get_mut().write_all(&line).map_err(|error| absence(&error))?;
+        let mut stream = self.stream.get_ref().stream();
+        stream.set_write_timeout(Some(within)).map_err(|error| absence(&error))?;
+        stream.write_all(&line).map_err(|error| absence(&error))?;
         self.is_busy = true;
         self.answer_to_last(by)?.ok_or(Absence::Timeout)
     }
@@ -131,7 +136,7 @@ impl Helper {
     /// The answer to the last request; `None` if it has not come at `by`.
     fn answer_to_last<A: DeserializeOwned>(&mut self, by: Instant) -> Result<Option<A>, Absence> {
         let left = by.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        self.stream.get_ref().set_read_timeout(Some(left)).map_err(|error| absence(&error))?;
+        self.stream.get_ref().stream().set_read_timeout(Some(left)).map_err(|error| absence(&error))?;
         let line = match read_line(&mut self.stream, LONGEST_LINE).map_err(|error| absence(&error)) {
             Err(Absence::Timeout) => return Ok(None),
             line => line?.ok_or(Absence::Gone)?,
@@ -142,6 +147,11 @@ impl Helper {
         }
         self.is_busy = false;
         Ok(Some(answer.what))
+    }
+
+    /// The open file that came with the last answer.
+    fn passed(&mut self) -> Option<OwnedFd> {
+        self.stream.get_mut().take()
     }
 }
 
@@ -250,12 +260,24 @@ pub fn serve<Q: DeserializeOwned, A: Serialize>(
     stream: UnixStream,
     mut answer: impl FnMut(Q) -> A,
 ) -> io::Result<()> {
+    serve_files(stream, |ask| (answer(ask), None))
+}
+
+/// The same with an open file beside an answer.
+///
+/// # Errors
+/// As [`serve`].
+fn serve_files<Q: DeserializeOwned, A: Serialize>(
+    stream: UnixStream,
+    mut answer: impl FnMut(Q) -> (A, Option<OwnedFd>),
+) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     while let Some(line) = read_line(&mut stream, LONGEST_LINE)? {
         let Numbered { number, what } = serde_json::from_slice(&line)?;
-        let mut line = serde_json::to_vec(&Numbered { number, what: answer(what) })?;
+        let (what, file) = answer(what);
+        let mut line = serde_json::to_vec(&Numbered { number, what })?;
         line.push(b'\n');
-        stream.get_mut().write_all(&line)?;
+        passing::send(stream.get_ref(), &line, file.as_ref())?;
     }
     Ok(())
 }

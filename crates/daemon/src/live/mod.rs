@@ -11,6 +11,7 @@ mod nodes;
 mod outsiders;
 mod pressure;
 mod survey;
+mod tiers;
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -32,10 +33,12 @@ use self::costs::{Costs, Weighing};
 use self::ending::Ending;
 use self::nodes::Nodes;
 use self::pressure::trigger as pressure_trigger;
+use self::tiers::Tiers;
 use crate::guest_locks::GuestLocks;
 use crate::helpers::ksm::{self, Merger};
 use crate::helpers::reclaim::Reclaimer;
 use crate::helpers::split::Splitter;
+use crate::helpers::tier::TierMaker;
 use crate::orders::Orders;
 
 /// The longest that an observation waits for the guests' monitors.
@@ -71,6 +74,8 @@ pub struct Rights {
     pub splitter: Splitter,
     /// Sets KSM.
     pub merger: Merger,
+    /// Makes tiers.
+    pub tier_maker: TierMaker,
 }
 
 impl Rights {
@@ -91,13 +96,14 @@ impl Rights {
         if !config.governs_ksm() {
             merger = Merger::none();
         }
-        Self { trigger: pressure_trigger(), reclaimer, splitter, merger }
+        let tier_maker = TierMaker::start(manages && config.has_tiers());
+        Self { trigger: pressure_trigger(), reclaimer, splitter, merger, tier_maker }
     }
 
     /// Which helpers there are, in phrases for the log and the status.
     #[must_use]
     pub fn phrases(&self) -> Vec<String> {
-        [self.reclaimer.phrase(), self.splitter.phrase(), self.merger.phrase()]
+        [self.reclaimer.phrase(), self.splitter.phrase(), self.merger.phrase(), self.tier_maker.phrase()]
             .into_iter()
             .flatten()
             .collect()
@@ -120,6 +126,7 @@ pub struct LiveWorld {
     reclaimer: Reclaimer,
     splitter: Splitter,
     merger: Merger,
+    tiers: Tiers,
     /// KSM is not governed any more, and not yet as it was found.
     leaves_ksm: bool,
     ksm: Option<KsmSensor>,
@@ -147,7 +154,7 @@ impl LiveWorld {
         settings: &Settings,
         wake: Sender<Wake>,
         woken: Receiver<Wake>,
-        Rights { trigger, reclaimer, splitter, merger }: Rights,
+        Rights { trigger, reclaimer, splitter, merger, tier_maker }: Rights,
         shared: Shared,
     ) -> Result<Self, LiveError> {
         let root = Root::system();
@@ -166,6 +173,7 @@ impl LiveWorld {
             ending: Bytes::ZERO,
             torn: Reading::unsupported(),
             splits: false,
+            tiers: false,
             swap: Reading::absent(Absence::NotYet),
             pressure: Reading::absent(Absence::NotYet),
             ksm: Reading::unsupported(),
@@ -181,6 +189,7 @@ impl LiveWorld {
             reclaimer,
             splitter,
             merger,
+            tiers: Tiers::new(&root, tier_maker),
             leaves_ksm: false,
             ksm: KsmSensor::open(&root).ok().flatten(),
             root,
@@ -269,6 +278,10 @@ impl LiveWorld {
                 let (pid, start) = (seen.found.process.pid, guest.start());
                 self.splitter.split(pid, start).map(|()| Applied::Accepted)
             }
+            (Some(guest), Request::Tier(order)) => {
+                let now = self.seen_at.0;
+                self.tiers.request(&self.fleet, guest, order, ACT_WITHIN, now).map(|()| Applied::Accepted)
+            }
             (None, Request::Merge(order)) => {
                 self.leaves_ksm = false;
                 let seen = self.host.last.ksm.fresh().ok_or(Absence::NotYet)?;
@@ -349,6 +362,7 @@ impl LiveWorld {
             // A budget is for all that the guests cost, wherever it lies.
             cost.in_pool = Bytes::ZERO;
         }
+        self.tiers.count(guest.found.process.pid, guest.found.id.start(), &mut cost);
         let mapped = self.costs.ram_mapped(&guest.found.id);
         // Nobody has told another size than the assumed one.
         if guest.found.process.is_of_unknown_size && guest.told.claimed {
@@ -399,23 +413,27 @@ impl World for LiveWorld {
         // Its process has ended, and discovery does not know yet.
         guests.retain(|guest| guest.cost.footprint.why_not() != Some(&Absence::Gone));
         let ended = self.ended(&guests);
+        self.tiers.look(!ended.is_zero(), now);
         let mut tmpfs = self.costs.tmpfs(&guests, now);
         let told = |id: &GuestId| self.fleet.seen(id)?.found.process.node;
         self.nodes.look(&mut guests, &mut tmpfs, told, now);
         self.killed.extend(self.cgroups.look(&guests, self.sensor.small_host(), now));
         let all = Bytes::sum(guests.iter().filter_map(|guest| guest.cost.footprint.latest().copied()));
         let in_pool = Bytes::sum(guests.iter().map(|guest| guest.cost.in_pool_resident));
-        // The small host is an ancestor of every guest's cgroup: all guests lie in it. Huge pages of a pool are charged to no cgroup's memory.
-        let read = self.sensor.observe(GuestCost { all, in_small_host: all.saturating_sub(in_pool) });
+        let tiers = guests.iter().filter_map(|guest| guest.cost.tier.latest());
+        let in_tiers = Bytes::sum(tiers.map(|tier| tier.held));
+        // The small host is an ancestor of every guest's cgroup: all guests lie in it. Huge pages of a pool and tiers are charged to no cgroup.
+        let in_small_host = all.saturating_sub(in_pool).saturating_sub(in_tiers);
+        let read = self.sensor.observe(GuestCost { all, in_small_host });
         if self.leaves_ksm && self.merger.put_back().is_ok() {
             info!("KSM is as memtide found it");
             self.leaves_ksm = false;
         }
         let ksm = self.see_ksm(&guests, now);
-        let splits = self.splitter.works();
+        let (splits, tiers) = (self.splitter.works(), self.tiers.works());
         let read = read.map(|host| {
             let ending = self.ending.look(host.other, ended, now);
-            HostSeen { splits, ksm, ending, ..host }
+            HostSeen { splits, tiers, ksm, ending, ..host }
         });
         let host = self.host.next(read, now);
         // Last: an order that comes while the guests are asked need not wait for the next tick.

@@ -19,14 +19,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use memtide_host::ProcFs;
-use memtide_model::{Absence, Fence, Reading, Request, Told};
+use memtide_model::{Absence, Fence, Reading, Request, TierOrder, Told};
 use tokio::sync::watch;
 
 use super::listed::{self, OfMonitors};
 use super::monitor::{Monitor, MonitorError};
 use super::socket::Peer;
 use crate::agent::{AgentLink, pressed};
-use crate::backend::{Control, Later, Wish};
+use crate::backend::{Control, Later, TierDevice, Wish};
 use crate::round::Patience;
 
 /// How long memtide leaves a monitor alone after it closed the connection for a waiting client.
@@ -196,13 +196,16 @@ impl QemuControl {
                 return self.agent.as_ref().ok_or(Absence::Unsupported)?.request(deed);
             }
             Request::Share(shares) => self.monitor.set_sharing(shares, deadline).await,
-            Request::Reclaim(_) | Request::Split | Request::Merge(_) => return Err(Absence::Unsupported),
+            Request::Tier(TierOrder::Detach) => self.monitor.detach_tier(deadline).await,
+            Request::Reclaim(_) | Request::Split | Request::Merge(_) | Request::Tier(_) => {
+                return Err(Absence::Unsupported);
+            }
         };
-        done.map_err(|error| match error {
-            MonitorError::Qmp { source, .. } => source.absence(),
-            MonitorError::NoBalloon { why, .. } => why,
-            MonitorError::Target { .. } => Absence::Refused(error.to_string()),
-        })
+        done.map_err(|error| absence(&error))
+    }
+
+    async fn attach(&mut self, tier: TierDevice, deadline: Duration) -> Result<(), Absence> {
+        self.monitor.attach_tier(&tier.file, deadline).await.map_err(|error| absence(&error))
     }
 
     async fn next_event(&mut self) {
@@ -229,12 +232,25 @@ impl Control for QemuControl {
         Box::pin(self.apply(request, deadline))
     }
 
+    fn attach(&mut self, tier: TierDevice, deadline: Duration) -> Later<'_, Result<(), Absence>> {
+        Box::pin(self.attach(tier, deadline))
+    }
+
     fn next_event(&mut self) -> Later<'_, ()> {
         Box::pin(self.next_event())
     }
 
     fn be_patient(&mut self, patience: Patience) {
         self.monitor.be_patient(patience);
+    }
+}
+
+/// Why a change failed, in the model's types.
+fn absence(error: &MonitorError) -> Absence {
+    match error {
+        MonitorError::Qmp { source, .. } => source.absence(),
+        MonitorError::NoBalloon { why, .. } => why.clone(),
+        MonitorError::Target { .. } => Absence::Refused(error.to_string()),
     }
 }
 

@@ -48,6 +48,7 @@ mod run_state;
 mod signal;
 pub(crate) mod socket;
 mod stats;
+mod tier;
 mod wire;
 
 pub use arguments::{Arguments, Source};

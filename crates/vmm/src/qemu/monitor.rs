@@ -9,6 +9,7 @@
 //! if it set the interval itself, and waits only briefly. The next poll reads later answers.
 
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,7 @@ use super::picture::{Picture, Question, read};
 use super::qmp::{Command, Qmp, QmpError, Reply};
 use super::signal::Signal;
 use super::socket::Peer;
+use super::tier;
 use crate::back_off::BackOff;
 use crate::backend::Wish;
 use crate::round::Patience;
@@ -195,6 +197,24 @@ impl Monitor {
         self.act_finished(done)
     }
 
+    /// Plugs an open block device as the guest's tier.
+    ///
+    /// # Errors
+    /// If the monitor cannot be reached or refuses.
+    pub async fn attach_tier(&mut self, file: &OwnedFd, deadline: Duration) -> Result<(), MonitorError> {
+        let done = self.plug_tier(Some(file), Instant::now() + deadline).await;
+        self.act_finished(done)
+    }
+
+    /// Unplugs it. As long as the guest has it, this fails and is to be called again.
+    ///
+    /// # Errors
+    /// If the guest still has it, or the monitor cannot be reached.
+    pub async fn detach_tier(&mut self, deadline: Duration) -> Result<(), MonitorError> {
+        let done = self.plug_tier(None, Instant::now() + deadline).await;
+        self.act_finished(done)
+    }
+
     /// The next relevant event. A dedicated monitor that lost its connection reconnects. A brief monitor, and a monitor that has never
     /// answered, wait forever. Cancel-safe.
     pub async fn next_event(&mut self) -> Signal {
@@ -332,6 +352,16 @@ impl Monitor {
             Some(refusal) => Err(Failure::Qmp(QmpError::Refused(refusal))),
             None => Ok(()),
         }
+    }
+
+    async fn plug_tier(&mut self, file: Option<&OwnedFd>, by: Instant) -> Result<(), Failure> {
+        self.may_change()?;
+        let qmp = self.link.open_now(by).await?;
+        match file {
+            Some(file) => tier::attach(qmp, file, by).await?,
+            None => tier::detach(qmp, by).await?,
+        }
+        Ok(())
     }
 
     fn act_finished(&mut self, done: Result<(), Failure>) -> Result<(), MonitorError> {

@@ -17,6 +17,7 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -188,6 +189,8 @@ pub struct Qmp {
     /// A command was cut in the middle, or the received data is not QMP. The connection cannot be used.
     broken: bool,
     noise: Noise,
+    /// A file that goes with the next commands.
+    file: Option<OwnedFd>,
 }
 
 /// Unrequested data.
@@ -262,6 +265,7 @@ impl Qmp {
             negotiated: false,
             patience: None,
             noise: Noise { bytes: 0, until: Instant::now() },
+            file: None,
         };
         match within(deadline, qmp.hear()).await {
             Ok(Heard::Greeting) => {}
@@ -286,6 +290,22 @@ impl Qmp {
         let replies = self.batch(std::slice::from_ref(&command), deadline).await?;
         let reply = replies.into_iter().next().ok_or(QmpError::Malformed("no answer"))?;
         decode(&reply.map_err(QmpError::Refused)?)
+    }
+
+    /// The same with an open file beside the command.
+    ///
+    /// # Errors
+    /// As [`Qmp::execute`].
+    pub(super) async fn execute_with_file<T: DeserializeOwned>(
+        &mut self,
+        command: Command,
+        file: BorrowedFd<'_>,
+        deadline: Instant,
+    ) -> Result<T, QmpError> {
+        self.file = Some(file.try_clone_to_owned().map_err(QmpError::Io)?);
+        let done = self.execute(command, deadline).await;
+        self.file = None;
+        done
     }
 
     /// Sends all commands at once and waits for all answers, in order. A refusal is an answer.
@@ -395,7 +415,17 @@ impl Qmp {
         }
         // If this future is cancelled in the middle, the rest of the line will be missing forever.
         self.broken = true;
-        let writing = async { self.lines.source_mut().write_all(&text).await.map_err(QmpError::Io) };
+        let file = self.file.take();
+        let writing = async {
+            let stream = self.lines.source_mut();
+            let sent = match &file {
+                Some(file) => {
+                    socket::send_with_file(stream, &text, file.as_fd()).await.map_err(QmpError::Io)?
+                }
+                None => 0,
+            };
+            stream.write_all(&text[sent..]).await.map_err(QmpError::Io)
+        };
         within(deadline, writing).await?;
         (self.broken, self.negotiated) = (false, true);
         Ok(())

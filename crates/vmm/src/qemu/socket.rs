@@ -9,14 +9,20 @@
 //!
 //! A path that the operator names is taken as it is. The same way reaches paths that are longer than the 107 bytes of `sun_path`.
 
-use std::io;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use memtide_host::{ProcFs, SeenFile, within};
 use rustix::fs::{FileType, OFlags};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType, sendmsg,
+};
+use tokio::io::Interest;
 use tokio::net::UnixStream;
 
 /// The longest that the opening of a path may take.
@@ -132,6 +138,29 @@ fn steps_of_root(path: &Path) -> bool {
         }) && std::fs::metadata(&so_far)
             .is_ok_and(|leads_to| leads_to.uid() == 0 && leads_to.mode() & OTHERS_WRITE == 0)
     }) && !path.starts_with("/proc")
+}
+
+/// Sends the beginning of `text` with an open file (`SCM_RIGHTS`). Returns the number of bytes that were sent.
+///
+/// # Errors
+/// If the other end is gone.
+pub(super) async fn send_with_file(
+    stream: &UnixStream,
+    text: &[u8],
+    file: BorrowedFd<'_>,
+) -> io::Result<usize> {
+    let files = [file];
+    stream
+        .async_io(Interest::WRITABLE, || {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !control.push(SendAncillaryMessage::ScmRights(&files)) {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            Ok(sendmsg(stream.as_fd(), &[IoSlice::new(text)], &mut control, flags)?)
+        })
+        .await
 }
 
 #[cfg(test)]
