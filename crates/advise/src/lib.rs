@@ -2,15 +2,18 @@
 //!
 //! **Problem.** The kernel splits a torn huge page at once if it is told that a part of it is cold (`MADV_COLD`). It also tells which memory
 //! of a process is mapped in whole huge pages (`PAGEMAP_SCAN`). A process can let KSM merge all its memory (`PR_SET_MEMORY_MERGE`). The standard
-//! library offers none of these calls, nor do the libraries that memtide uses.
+//! library offers none of these calls, nor `swapon` and `swapoff`, nor do the libraries that memtide uses.
 //!
-//! **Rule.** Each call is a function, with all `unsafe` of its way. None reads or changes the contents of memory. Addresses are numbers here: they
-//! belong to another process, and nobody follows them.
+//! **Rule.** Each call is a function, with all `unsafe` of its way. None reads or changes the contents of this process's memory. Addresses are
+//! numbers here: they belong to another process, and nobody follows them.
 #![deny(unsafe_code)]
 
+use std::ffi::CString;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 /// The most ranges of one call of [`cold`], `UIO_MAXIOV` of the kernel.
 pub const MOST_RANGES: usize = 1024;
@@ -135,6 +138,48 @@ pub fn merge_all() -> io::Result<()> {
     }
 }
 
+/// The highest priority of a swap device (`SWAP_FLAG_PRIO_MASK` of the kernel's `linux/swap.h`).
+pub const HIGHEST_PRIORITY: u16 = 0x7fff;
+/// `SWAP_FLAG_PREFER` and `SWAP_FLAG_DISCARD` of the kernel's `linux/swap.h`.
+const PREFER: u16 = 0x8000;
+const DISCARD: libc::c_int = 0x1_0000;
+
+/// Swaps to the device or file at `path`, which carries a swap signature, with this priority: at most [`HIGHEST_PRIORITY`]. The kernel discards the
+/// whole of it now, and later what it needs no longer.
+///
+/// # Errors
+/// `EINVAL` without a signature, and for a priority that is too high; `EBUSY` if it is swapped to already, or in use; `EPERM` without
+/// `CAP_SYS_ADMIN`; `ENOENT` if there is no such file.
+#[allow(unsafe_code, reason = "a system call")]
+pub fn swap_on(path: &Path, priority: u16) -> io::Result<()> {
+    if priority > HIGHEST_PRIORITY {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let flags = libc::c_int::from(PREFER | priority) | DISCARD;
+    // SAFETY: the kernel reads `path` up to its end, and it lives until the call returns.
+    match unsafe { libc::swapon(path.as_ptr(), flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Reads everything back that was swapped to `path`, and swaps to it no longer. This takes as long as it takes: a signal ends it only between two
+/// processes. If the kernel runs out of memory meanwhile, it kills this process first.
+///
+/// # Errors
+/// `EINVAL` if it is not swapped to; `ENOMEM` if there is no room for what it holds; `EINTR` after a signal: what is read back stays in memory;
+/// `EPERM` without `CAP_SYS_ADMIN`.
+#[allow(unsafe_code, reason = "a system call")]
+pub fn swap_off(path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the kernel reads `path` up to its end, and it lives until the call returns.
+    match unsafe { libc::swapoff(path.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,6 +208,19 @@ mod tests {
         }
         assert!(memory.iter().all(|byte| *byte == 1));
         assert!(cold(process.as_fd(), &vec![range; MOST_RANGES + 1]).is_err());
+    }
+
+    #[test]
+    fn swap_calls_return_the_errors_of_the_kernel() {
+        let nowhere = Path::new("/nowhere/at/all");
+        // The kernel looks at the privilege first.
+        let expected = [Some(libc::ENOENT), Some(libc::EPERM), Some(libc::ENOSYS)];
+        for error in [swap_on(nowhere, 100).unwrap_err(), swap_off(nowhere).unwrap_err()] {
+            assert!(expected.contains(&error.raw_os_error()), "{error}");
+        }
+        let too_high = swap_on(nowhere, HIGHEST_PRIORITY + 1).unwrap_err();
+        assert_eq!(too_high.raw_os_error(), Some(libc::EINVAL));
+        assert!(swap_on(Path::new("a\0b"), 0).is_err());
     }
 
     #[test]
