@@ -2,7 +2,7 @@
 //!
 //! A trim takes page cache as reclaim does, in proportion to `size × coldness`: the kernel chooses, not the agent. It takes no time: agents
 //! were measured to drop 100 MiB in 50 ms. Linux 6.12 counts what it drops as direct reclaim. Linux 4.19 has no PSI, and no means to trim. The model has
-//! no compaction.
+//! no compaction. A page-out and the use of a tier take no time either (see `tier`).
 //!
 //! A refault counts as one of the working set if the page would have stayed with twice the page cache: the missing part of its file is at most
 //! as large as the cache (compare `workingset_refault()` in mm/workingset.c).
@@ -25,6 +25,8 @@ impl Guest {
         let free = Bytes::new(self.pools.free());
         let counters = &self.counters;
         let is_old = self.spec.kernel == Kernel::V4_19;
+        let (tier_total, tier_free) = self.tier_space();
+        let anon = self.programs.iter().map(|program| program.resident).sum();
         let stalls = AgentStalls { io_some_us: counters.disk_waits, ..AgentStalls::default() };
         Some(Agent {
             memory: AgentMemory {
@@ -37,8 +39,11 @@ impl Guest {
                 available: Bytes::new(self.available()),
                 unmapped_cache: Bytes::new(self.unmapped()),
                 reclaimable_slab: self.spec.slab,
-                swap_total: self.spec.swap,
-                swap_free: Bytes::new(self.swap_left()),
+                swap_total: self.spec.swap.saturating_add(Bytes::new(tier_total)),
+                swap_free: Bytes::new(self.swap_left() + tier_free),
+                anon: Bytes::new(anon),
+                tier_total: Bytes::new(tier_total),
+                tier_free: Bytes::new(tier_free),
                 ..AgentMemory::default()
             },
             counters: AgentCounters {
@@ -53,6 +58,7 @@ impl Guest {
             stalls: (!is_old).then_some(stalls),
             counts_refaults: true,
             trims: !is_old,
+            tiers: self.can_tier(),
             reports_pieces: self.spec.free_page_reporting && !is_old,
             pieces_return: self.pieces_return,
             least_cache: Bytes::new(LEAST_CACHE),

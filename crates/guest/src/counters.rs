@@ -4,6 +4,8 @@
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) swapped_in: u64,
+    /// The part of it that came from a tier.
+    pub(crate) from_tier: u64,
     pub(crate) swapped_out: u64,
     pub(crate) major_faults: u64,
     pub(crate) minor_faults: u64,

@@ -15,6 +15,7 @@ use crate::pools::Pools;
 use crate::program::{KILLED_AFTER, Running};
 use crate::random::Random;
 use crate::spec::{Course, Kernel, Spec};
+use crate::tier::Device;
 
 /// The length of a step while memory is short, in milliseconds.
 const SHORT: u64 = 100;
@@ -63,6 +64,8 @@ pub struct Guest {
     crowded: u64,
     /// If it runs short, it waits for memory and does not help itself.
     pub(crate) waits: bool,
+    /// The tier that the host has attached.
+    pub(crate) tier: Option<Device>,
 }
 
 /// The work of a guest since its start.
@@ -84,6 +87,10 @@ pub struct Progress {
     pub moved: u64,
     /// CPU time that its VMM has used, in microseconds.
     pub cpu_us: u64,
+    /// Bytes written to its tier.
+    pub to_tier: u64,
+    /// Bytes read back from it.
+    pub from_tier: u64,
 }
 
 /// The memory that a guest has and needs.
@@ -91,7 +98,7 @@ pub struct Progress {
 pub struct Size {
     /// Memory that it keeps.
     pub actual: Bytes,
-    /// Memory of the kernel and the programs, resident or swapped.
+    /// Memory of the kernel and the programs, resident or in its own swap. What lies in its tier does not count.
     pub used: Bytes,
     /// The same, plus the full size of all files that are being read.
     pub needed: Bytes,
@@ -146,6 +153,7 @@ impl Guest {
             host_slows: 1_000,
             crowded: 1_000,
             waits: false,
+            tier: None,
             spec,
         };
         guest.boot();
@@ -162,6 +170,7 @@ impl Guest {
             READY_BEFORE.min(memory)
         };
         self.pools = Pools::new(memory, spec.kernel_size.get() + spec.slab.get(), most_ready);
+        self.forget_tier();
         self.programs = spec.programs.iter().cloned().map(Running::new).collect();
         self.files = spec.files.iter().cloned().map(Reading::new).collect();
         self.counters = Counters::default();
@@ -201,7 +210,7 @@ impl Guest {
     /// The length of the next step, at most `left` milliseconds. It ends at the next change, and lasts no longer than free memory does.
     fn stride(&self, left: u64) -> u64 {
         let mut next = self.next_report.unwrap_or(u64::MAX);
-        let (mut takes, mut moves) = (0_u64, self.driver.moves);
+        let (mut takes, mut moves) = (0_u64, self.driver.moves || self.reads_back());
         for program in &self.programs {
             next = next.min(program.next_change(self.now));
             match program.spec.course {
@@ -282,7 +291,8 @@ impl Guest {
             if self.programs[index].has() >= wants && wants > 0 {
                 self.programs[index].is_served(self.now + dt);
             }
-            done = done.min(self.swap_in(index, dt));
+            done = done.min(self.swap_in(index, dt)).min(self.tier_in(index, dt));
+            out_of_memory |= self.programs[index].unread >= KILLED_AFTER;
             if is_busy {
                 self.progress.busy_us += dt * 1_000;
                 self.progress.done_us += dt * done * self.speed / 1_000;
@@ -297,9 +307,11 @@ impl Guest {
 
     fn shrink(&mut self, index: usize, bytes: u64) {
         let program = &mut self.programs[index];
-        let swapped = bytes.min(program.swapped);
+        let tiered = bytes.min(program.tiered);
+        program.tiered -= tiered;
+        let swapped = (bytes - tiered).min(program.swapped);
         program.swapped -= swapped;
-        let resident = (bytes - swapped).min(program.resident);
+        let resident = (bytes - tiered - swapped).min(program.resident);
         program.resident -= resident;
         self.pools.programs -= resident;
         self.pools.free_up(resident);
@@ -323,11 +335,11 @@ impl Guest {
     /// Reads back the swapped memory that a program accesses. Returns the speed left to the program, in thousandths.
     fn swap_in(&mut self, index: usize, dt: u64) -> u64 {
         let program = &self.programs[index];
-        if program.swapped == 0 || program.spec.touches == 0 {
+        if program.swapped == 0 || program.touches == 0 {
             return 1_000;
         }
         let (swapped, has) = (u128::from(program.swapped), u128::from(program.has().max(1)));
-        let (touches, disk) = (u128::from(program.spec.touches), u128::from(self.spec.swap_speed.max(1)));
+        let (touches, disk) = (u128::from(program.touches), u128::from(self.spec.swap_speed.max(1)));
         // As with files: speed = disk × has / (disk × has + touches × swapped).
         let done = 1_000 * disk * has / (disk * has + touches * swapped);
         let read = touches * swapped / has * done / 1_000 * u128::from(dt) / 1_000;
@@ -353,7 +365,7 @@ impl Guest {
         self.pools.free_up(resident);
         self.counters.oom_kills += 1;
         self.progress.kills += 1;
-        self.programs.iter_mut().for_each(|program| program.denied = 0);
+        self.programs.iter_mut().for_each(|program| (program.denied, program.unread) = (0, 0));
     }
 
     /// Frees the page cache of a file that is deleted, or of a block device that is closed.
@@ -512,7 +524,7 @@ impl Guest {
     /// The memory that it has and needs.
     #[must_use]
     pub fn size(&self) -> Size {
-        let has: u64 = self.programs.iter().map(Running::has).sum();
+        let has: u64 = self.programs.iter().map(|program| program.has() - program.tiered).sum();
         let used = self.pools.kernel + has;
         let read = self.files.iter().filter(|file| file.is_read(self.now));
         let needed = used + read.map(Reading::size).sum::<u64>();
@@ -532,7 +544,7 @@ impl Guest {
     fn footprint(&self) -> u64 {
         let backed = self.pools.backed();
         let stays = if self.spec.gives_nothing { backed.max(self.most_backed) } else { backed };
-        let whole = self.spec.overhead.get() + stays;
+        let whole = self.spec.overhead.get() + stays + self.tier_holds();
         let boots_until = self.spec.boots_for.as_millis();
         match self.now < boots_until && self.driver.reported.is_none() {
             true => whole * self.now / boots_until,

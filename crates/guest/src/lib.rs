@@ -10,7 +10,7 @@
 //! **Rule.** The model counts bytes, not pages. Every byte of a guest is in exactly one place: the kernel, a program, the page cache, the
 //! per-CPU lists, free memory or the balloon. The footprint, the memory that the host spends on it, is all memory touched and not yet
 //! returned. `pools` keeps this account. `reclaim` decides who loses memory, `balloon` and `reporting` return memory to the host, `program`
-//! and `file` ask for it, and `stats` reports it.
+//! and `file` ask for it, and `stats` reports it. `tier` swaps to a device that the host keeps compressed.
 //!
 //! docs/simulator.md lists everything that the model leaves out.
 #![forbid(unsafe_code)]
@@ -28,6 +28,7 @@ mod reclaim;
 mod reporting;
 mod spec;
 mod stats;
+mod tier;
 
 pub use guest::{Guest, Progress, Size};
 pub use random::Random;

@@ -2,6 +2,7 @@
 
 use memtide_model::Span;
 
+use crate::file::HOT_FOR;
 use crate::random::Random;
 use crate::spec::{Course, Program};
 
@@ -18,9 +19,15 @@ pub(crate) struct Running {
     pub(crate) resident: u64,
     /// In the guest's swap.
     pub(crate) swapped: u64,
+    /// In the tier.
+    pub(crate) tiered: u64,
+    /// What it accesses now, in bytes a second.
+    pub(crate) touches: u64,
     stage: Stage,
     /// How long it has got none of the memory that it wants.
     pub(crate) denied: u64,
+    /// How long it has got none of the memory back that it reads from the tier.
+    pub(crate) unread: u64,
     /// Whether it was killed and has not restarted.
     killed: bool,
     drift: Drift,
@@ -53,12 +60,30 @@ impl Running {
     pub(crate) fn new(spec: Program) -> Self {
         let stage = Stage::Down(spec.starts.as_millis());
         let drift = Drift { wants: spec.size.get(), ..Drift::default() };
-        Self { spec, resident: 0, swapped: 0, stage, denied: 0, killed: false, drift }
+        let touches = if spec.touches_from == Span::ZERO { spec.touches } else { 0 };
+        Self {
+            spec,
+            resident: 0,
+            swapped: 0,
+            tiered: 0,
+            touches,
+            stage,
+            denied: 0,
+            unread: 0,
+            killed: false,
+            drift,
+        }
     }
 
     /// Its memory, resident and swapped.
     pub(crate) const fn has(&self) -> u64 {
-        self.resident + self.swapped
+        self.resident + self.swapped + self.tiered
+    }
+
+    /// Its weight for reclaim. A program counts half as much as a file with the same number of accesses (`vm.swappiness` is 60 of 200, rounded up).
+    pub(crate) fn weight(&self) -> u128 {
+        let size = self.has().max(1);
+        u128::from(self.resident) * u128::from(size) / u128::from(size + self.touches * HOT_FOR) / 2
     }
 
     /// The start of its next rise, or never.
@@ -88,6 +113,9 @@ impl Running {
     pub(crate) fn wants(&mut self, now: u64, elapsed: u64, random: &mut Random) -> u64 {
         if self.spec.ends.is_some_and(|ends| ends.as_millis() <= now) {
             self.stage = Stage::Over;
+        }
+        if self.spec.touches_from.as_millis() <= now {
+            self.touches = self.spec.touches;
         }
         self.stage = match self.stage {
             Stage::Down(until) if until <= now => {
@@ -138,7 +166,7 @@ impl Running {
         let repeats = matches!(self.spec.course, Course::Rise { every: Some(_), .. });
         match self.stage {
             Stage::Over => false,
-            Stage::Base(_) => !repeats && self.spec.touches > 0,
+            Stage::Base(_) => !repeats && self.touches > 0,
             Stage::Down(_) => self.killed,
             Stage::Rising | Stage::Top(_) => true,
         }
@@ -146,8 +174,8 @@ impl Running {
 
     /// Kills it, and frees all its memory.
     pub(crate) fn is_killed(&mut self, now: u64) {
-        (self.resident, self.swapped) = (0, 0);
-        self.denied = 0;
+        (self.resident, self.swapped, self.tiered) = (0, 0, 0);
+        (self.denied, self.unread) = (0, 0);
         self.killed = true;
         self.drift = Drift { wants: self.spec.size.get(), ..Drift::default() };
         self.stage = match self.spec.restarts {
@@ -171,7 +199,8 @@ impl Running {
         };
         let ends = self.spec.ends.map_or(NEVER, Span::as_millis);
         let ends = if ends > now { ends } else { NEVER };
-        by_stage.min(by_course).min(ends)
+        let touches = Some(self.spec.touches_from.as_millis()).filter(|from| *from > now).unwrap_or(NEVER);
+        by_stage.min(by_course).min(ends).min(touches)
     }
 }
 

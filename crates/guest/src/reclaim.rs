@@ -5,13 +5,15 @@
 //!
 //! **Rule.** Reclaim takes page cache and, if there is swap, also programs' memory, in proportion to `size × coldness`. A file of size S
 //! that is read at R bytes a second has the coldness `1 / (1 + R × 60 s / S)`. So reclaim takes mostly cold cache, but not only: Linux's
-//! lists are not in exact order either. Mapped files count a quarter. A few MiB of cold cache always stay.
+//! lists are not in exact order either. Mapped files count a quarter. A few MiB of cold cache always stay. Programs' memory goes to the tier first, as
+//! long as that has space, and then to the guest's own swap.
 
 use memtide_model::MIB;
 
 use crate::file::HOT_FOR;
 use crate::guest::Guest;
 use crate::limits::{Budget, By};
+use crate::program::Running;
 
 /// Cold page cache that reclaim never takes.
 const LEAST_CACHE: u64 = 4 * MIB;
@@ -103,14 +105,11 @@ impl Guest {
     fn weigh(&mut self) -> u128 {
         let cold = self.cold.saturating_sub(LEAST_CACHE);
         let mut total = u128::from(cold);
-        let swap_left = self.swap_left().min(self.budget.swap);
         for file in &self.files {
             total += file_weight(file);
         }
-        if swap_left > 0 {
-            for program in &self.programs {
-                total += program_weight(program);
-            }
+        if self.can_swap() {
+            total += self.programs.iter().map(Running::weight).sum::<u128>();
         }
         total
     }
@@ -132,22 +131,39 @@ impl Guest {
             scanned += take * looks;
         }
         self.pools.cache -= freed;
-        let swap_left = self.swap_left().min(self.budget.swap);
-        let mut swapped = 0;
-        if swap_left > 0 {
-            for program in &mut self.programs {
-                let take = part(program_weight(program)).min(program.resident).min(swap_left - swapped);
-                program.resident -= take;
-                program.swapped += take;
-                swapped += take;
-            }
-        }
-        self.budget.swap -= swapped;
-        self.counters.swapped_out += swapped;
+        let swapped = if self.can_swap() { self.swap_out(&part) } else { 0 };
         self.pools.programs -= swapped;
         // Reclaimed memory is free at once: the requester takes it.
         self.pools.free_backed += freed + swapped;
         (freed + swapped, scanned + 2 * swapped)
+    }
+
+    /// Whether reclaim can write programs' memory anywhere in this step. Without a budget, it drops page cache only.
+    fn can_swap(&self) -> bool {
+        self.budget.swap > 0 && (self.swap_left() > 0 || self.tier_space().1 > 0)
+    }
+
+    /// Writes a part of each program's memory to the tier, and what that has no space for to the guest's swap.
+    fn swap_out(&mut self, part: &dyn Fn(u128) -> u64) -> u64 {
+        let (mut left, mut swap_left) = (self.tier_space().1, self.swap_left().min(self.budget.swap));
+        let mut swapped = 0;
+        for index in 0..self.programs.len() {
+            let program = &self.programs[index];
+            let take = part(program.weight()).min(program.resident);
+            let to_tier = take.min(left);
+            let written = if to_tier > 0 { self.write_out(index, to_tier) } else { 0 };
+            left -= written;
+            // What could not be written for want of memory stays.
+            let to_swap = (take - to_tier).min(swap_left);
+            let program = &mut self.programs[index];
+            program.resident -= to_swap;
+            program.swapped += to_swap;
+            swap_left -= to_swap;
+            self.budget.swap -= to_swap;
+            self.counters.swapped_out += to_swap;
+            swapped += written + to_swap;
+        }
+        swapped
     }
 
     /// The space left in its swap.
@@ -171,10 +187,4 @@ fn file_weight(file: &crate::file::Reading) -> u128 {
     let size = file.size().max(1);
     let weight = u128::from(file.resident) * u128::from(size) / u128::from(size + file.heat * HOT_FOR);
     if file.spec.mapped { weight / u128::from(MAPPED_PART) } else { weight }
-}
-
-/// A program counts half as much as a file with the same number of accesses (`vm.swappiness` is 60 of 200, rounded up).
-fn program_weight(program: &crate::program::Running) -> u128 {
-    let size = program.has().max(1);
-    u128::from(program.resident) * u128::from(size) / u128::from(size + program.spec.touches * HOT_FOR) / 2
 }

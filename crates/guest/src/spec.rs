@@ -85,6 +85,10 @@ pub struct Program {
     pub rate: u64,
     /// How much of its memory it accesses a second, in bytes; zero if it never accesses it again.
     pub touches: u64,
+    /// When it begins to access it.
+    pub touches_from: Span,
+    /// How well its memory compresses, in thousandths: 2,500 becomes two fifths as large.
+    pub compresses: u64,
     /// Its memory needs over time.
     pub course: Course,
     /// When it starts.
@@ -188,6 +192,9 @@ impl Program {
             size,
             rate: 300 << 20,
             touches: size.get(),
+            touches_from: Span::ZERO,
+            // Measured: heaps of several programs, 2.25 to 2.7 with lzo.
+            compresses: 2_500,
             course: Course::Constant,
             starts: Span::ZERO,
             ends: None,

@@ -15,10 +15,10 @@ const UNMANAGED: u64 = 41 * MIB;
 const DESCRIPTIONS_PART: u64 = 64;
 
 impl Guest {
-    /// What its VMM counts of its disks, with its swap among them.
+    /// What its VMM counts of its disks, with its swap among them. A tier is no disk.
     #[must_use]
     pub fn disks(&self) -> DiskReads {
-        let bytes = Bytes::new(self.progress.read + self.counters.swapped_in);
+        let bytes = Bytes::new(self.progress.read + self.counters.swapped_in - self.counters.from_tier);
         DiskReads { bytes, took_us: Some(self.counters.disk_waits) }
     }
 

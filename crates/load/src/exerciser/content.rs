@@ -7,6 +7,9 @@
 //! **Rule.**
 //! - Word 0 carries the sequence: `base ^ mix(sequence)` once the page was written. A page of zeros carries none.
 //! - In a compressible page, only the first `1 / ratio` of the words are filled; the others are zero.
+//! - A page of a heap consists of objects of eight words: a tag that is the same in all objects of the page, then text, then zeros. A byte
+//!   of text has one of 64 values. The words of text in a page are spread evenly over its objects. LZO and LZ4 find the tags and the
+//!   zeros; zstd also makes use of the text's few values.
 //! - For identical pages, the base depends only on the seed and the index. For all others, it depends on the instance, too.
 //!   The seed and the index decide which pages are identical.
 //!
@@ -29,6 +32,13 @@ pub const MAX_DESCRIBED: usize = 16;
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// A whole, in basis points.
 const WHOLE: u64 = 10_000;
+/// Words of an object of a heap, and objects of a page.
+const OBJECT: usize = 8;
+const OBJECTS: usize = WORDS / OBJECT;
+/// The bits of a word of text: each byte has one of 64 values.
+const TEXT: u64 = 0x3f3f_3f3f_3f3f_3f3f;
+/// The bits of a tag: an address of a program.
+const TAG: u64 = 0x0000_7fff_ffff_fff8;
 
 /// The finaliser of splitmix64: each bit of the result depends on each bit of the argument.
 #[must_use]
@@ -42,19 +52,73 @@ const fn base(seed: u64, page: u64) -> u64 {
     mix(mix(seed.wrapping_add(STEP)).wrapping_add(page.wrapping_mul(STEP)))
 }
 
+/// What pages look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// The first words are random, the others zero. Without a word that is filled, the page is zero, however often it is written.
+    Random {
+        /// The number of words that are filled.
+        filled: usize,
+    },
+    /// Objects of a program.
+    Heap {
+        /// The words of text in a page, at most seven of eight.
+        text: usize,
+    },
+}
+
+impl Form {
+    /// Pages that cannot be compressed.
+    pub const RANDOM: Self = Self::Random { filled: WORDS };
+    /// Pages of zeros.
+    pub const ZERO: Self = Self::Random { filled: 0 };
+
+    /// A heap that LZO-RLE compresses to `1000 / thousandths` of its size, and zstd to less. `None` for a ratio that no such heap has.
+    #[must_use]
+    pub fn heap(thousandths: usize) -> Option<Self> {
+        // What is not text takes about this much of a packed page: each object has a repetition. Measured with zram.
+        const COMMANDS: usize = 420;
+        (1_250..=6_000).contains(&thousandths).then(|| {
+            let packed = PAGE * 1_000 / thousandths;
+            Self::Heap { text: packed.saturating_sub(COMMANDS) / 8 }
+        })
+    }
+
+    /// The words of text in object `object`.
+    const fn text_in(text: usize, object: usize) -> usize {
+        (object + 1) * text / OBJECTS - object * text / OBJECTS
+    }
+
+    /// The words of a page with this base, before its first write.
+    fn words(self, base: u64) -> impl ExactSizeIterator<Item = u64> + Clone {
+        let mut step = 0_u64;
+        (0..WORDS).map(move |i| {
+            let word = base ^ step;
+            step = step.wrapping_add(STEP);
+            match self {
+                Self::Random { filled } if i < filled => word,
+                Self::Random { .. } => 0,
+                Self::Heap { text } => match i % OBJECT {
+                    0 => base & TAG,
+                    within if within <= Self::text_in(text, i / OBJECT) => word & TEXT,
+                    _ => 0,
+                },
+            }
+        })
+    }
+}
+
 /// The content of all pages of one exerciser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// Whether the pages are zero.
-    pub zero: bool,
+    /// What the pages look like.
+    pub form: Form,
     /// The seed of the content.
     pub seed: u64,
     /// Chooses the content of pages that are not identical to pages of other exercisers with this seed.
     pub instance: u64,
     /// The share of pages that are the same in all exercisers with this seed.
     pub identical: Share,
-    /// The number of words in a page that are not zero.
-    pub filled_words: usize,
 }
 
 impl Content {
@@ -65,33 +129,29 @@ impl Content {
     #[must_use]
     pub fn of(seed: u64) -> Self {
         let identical = Share::percent(100).expect("100 % is a share");
-        Self { zero: false, seed, instance: 0, identical, filled_words: WORDS }
+        Self { form: Form::RANDOM, seed, instance: 0, identical }
     }
 
     /// The words of page `page` after `sequence` writes.
     pub fn words(&self, page: u64, sequence: u64) -> impl ExactSizeIterator<Item = u64> + Clone {
-        let (base, filled) = (self.base(page), self.filled());
-        let mut step = 0_u64;
-        (0..WORDS).map(move |i| {
-            let word = if i < filled { base ^ step } else { 0 };
-            step = step.wrapping_add(STEP);
-            if i == 0 { word ^ self.stamp(sequence) } else { word }
-        })
-    }
-
-    /// The number of words in a page that are not zero.
-    const fn filled(&self) -> usize {
-        if self.zero { 0 } else { self.filled_words }
+        let mut stamp = self.stamp(sequence);
+        self.form.words(self.base(page)).map(move |word| word ^ std::mem::take(&mut stamp))
     }
 
     /// Word 0 of a page after write number `sequence`.
     #[must_use]
     pub fn first_word(&self, page: u64, sequence: u64) -> u64 {
-        if self.zero { 0 } else { self.base(page) ^ self.stamp(sequence) }
+        let base = self.base(page);
+        let first = match self.form {
+            Form::Random { filled: 0 } => 0,
+            Form::Random { .. } => base,
+            Form::Heap { .. } => base & TAG,
+        };
+        first ^ self.stamp(sequence)
     }
 
     fn stamp(&self, sequence: u64) -> u64 {
-        if self.zero || sequence == 0 { 0 } else { mix(sequence.wrapping_mul(STEP)) }
+        if self.form == Form::ZERO || sequence == 0 { 0 } else { mix(sequence.wrapping_mul(STEP)) }
     }
 
     fn base(&self, page: u64) -> u64 {
@@ -105,8 +165,13 @@ impl Content {
 
     /// Fills page `page` with its content before its first write.
     pub fn fill(&self, page: u64, words: &[AtomicU64]) {
-        let (filled, zero) = words.split_at(self.filled().min(words.len()));
         let base = self.base(page);
+        let Form::Random { filled } = self.form else {
+            let content = self.form.words(base);
+            words.iter().zip(content).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
+            return;
+        };
+        let (filled, zero) = words.split_at(filled.min(words.len()));
         let mut step = 0_u64;
         for place in filled {
             place.store(base ^ step, Ordering::Relaxed);
@@ -140,6 +205,39 @@ impl Content {
 fn page_sum(page: u64, words: impl Iterator<Item = u64>) -> u64 {
     let sum = words.fold(0_u64, |sum, word| sum.rotate_left(1).wrapping_add(word));
     mix(sum ^ page.wrapping_mul(STEP))
+}
+
+/// The words of a page after the first one, compared with what they must be.
+struct Seen {
+    /// The sum of all words.
+    sum: u64,
+    /// The bits that differ.
+    difference: u64,
+}
+
+/// Compares the words after the first one with any content.
+fn compare(expected: impl Iterator<Item = u64>, first: u64, found: impl Iterator<Item = u64>) -> Seen {
+    let seen = Seen { sum: first, difference: 0 };
+    found.zip(expected).fold(seen, |seen, (found, expected)| Seen {
+        sum: seen.sum.rotate_left(1).wrapping_add(found),
+        difference: seen.difference | (found ^ expected),
+    })
+}
+
+/// The same for [`Form::Random`], in two plain loops.
+fn compare_random(base: u64, filled: usize, first: u64, mut found: impl Iterator<Item = u64>) -> Seen {
+    let mut seen = Seen { sum: first, difference: 0 };
+    let mut step = STEP;
+    for found in found.by_ref().take(filled.saturating_sub(1)) {
+        seen.difference |= found ^ base ^ step;
+        seen.sum = seen.sum.rotate_left(1).wrapping_add(found);
+        step = step.wrapping_add(STEP);
+    }
+    for found in found {
+        seen.difference |= found;
+        seen.sum = seen.sum.rotate_left(1).wrapping_add(found);
+    }
+    seen
 }
 
 /// The words in `bytes`.
@@ -183,20 +281,14 @@ impl Tally {
         sequence: u64,
         found: impl ExactSizeIterator<Item = u64> + Clone,
     ) {
-        let (base, filled) = (content.base(page), content.filled());
         let mut words = found.clone();
-        let mut sum = words.next().unwrap_or_default();
-        let mut difference = sum ^ content.first_word(page, sequence);
-        let mut step = STEP;
-        for found in words.by_ref().take(filled.saturating_sub(1)) {
-            difference |= found ^ base ^ step;
-            sum = sum.rotate_left(1).wrapping_add(found);
-            step = step.wrapping_add(STEP);
-        }
-        for found in words {
-            difference |= found;
-            sum = sum.rotate_left(1).wrapping_add(found);
-        }
+        let first = words.next().unwrap_or_default();
+        let seen = match content.form {
+            Form::Random { filled } => compare_random(content.base(page), filled, first, words),
+            form @ Form::Heap { .. } => compare(form.words(content.base(page)).skip(1), first, words),
+        };
+        let Seen { sum, difference } = seen;
+        let difference = difference | (first ^ content.first_word(page, sequence));
         self.checksum = self.checksum.wrapping_add(mix(sum ^ page.wrapping_mul(STEP)));
         self.bytes += 8 * found.len() as u64;
         if difference != 0 {
@@ -331,7 +423,7 @@ mod tests {
 
     #[test]
     fn pages_of_zeros_are_zero_however_often_they_are_written() {
-        let zero = Content { zero: true, ..Content::of(1) };
+        let zero = Content { form: Form::ZERO, ..Content::of(1) };
         assert!(zero.words(3, 9).all(|word| word == 0));
         assert_eq!(zero.first_word(3, 9), 0);
     }
@@ -339,11 +431,54 @@ mod tests {
     #[test]
     fn pages_compress_as_much_as_was_asked_for() {
         for (filled_words, ratio) in [(WORDS, 10), (205, 25), (51, 100)] {
-            let bytes = filled(&Content { filled_words, ..Content::of(9) }, 0, 64);
+            let form = Form::Random { filled: filled_words };
+            let bytes = filled(&Content { form, ..Content::of(9) }, 0, 64);
             // Page by page, as zram does.
             let packed: usize = bytes.chunks_exact(PAGE).map(|page| lz4_flex::compress(page).len()).sum();
             let expected = bytes.len() * 10 / ratio;
             assert!(packed.abs_diff(expected) * 100 < expected * 8, "{packed} instead of {expected}");
         }
+    }
+
+    /// LZ4 stands in for LZO-RLE, whose libraries are under the GPL: both find repetitions, and nothing else. The lab measures a real zram.
+    #[test]
+    fn a_heap_compresses_as_much_as_was_asked_for() {
+        for ratio in [2_000, 2_500, 3_000] {
+            let form = Form::heap(ratio).unwrap();
+            let content = Content { form, ..Content::of(9) };
+            let bytes = filled(&content, 5, 64);
+            let packed: usize = bytes.chunks_exact(PAGE).map(|page| lz4_flex::compress(page).len()).sum();
+            let expected = bytes.len() * 1_000 / ratio;
+            assert!(packed.abs_diff(expected) * 100 < expected * 10, "{packed} instead of {expected}");
+        }
+        assert_eq!((Form::heap(1_100), Form::heap(9_000)), (None, None));
+    }
+
+    #[test]
+    fn every_wrong_byte_of_a_heap_is_found() {
+        let content = Content { form: Form::heap(2_500).unwrap(), ..Content::of(7) };
+        let bytes = filled(&content, 3, 1);
+        let mut tally = Tally::default();
+        tally.check_bytes(&content, 3, &bytes);
+        assert_eq!((tally.mismatches, tally.checksum), (0, content.checksum(3, 1)));
+        for place in 0..PAGE {
+            let mut wrong = bytes.clone();
+            wrong[place] ^= 0x80;
+            let mut tally = Tally::default();
+            tally.check_bytes(&content, 3, &wrong);
+            assert_eq!((tally.mismatches, tally.described[0].offset), (1, (3 * PAGE + place / 8 * 8) as u64));
+        }
+        let mut lost = Tally::default();
+        lost.check(&content, 3, 5, content.words(3, 4));
+        assert_eq!(lost.mismatches, 1);
+    }
+
+    #[test]
+    fn no_two_pages_of_a_heap_are_equal() {
+        let content = Content { form: Form::heap(2_500).unwrap(), ..Content::of(7) };
+        let mut pages: Vec<Vec<u64>> = (0..2_000).map(|page| content.words(page, 0).collect()).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        assert_eq!(pages.len(), 2_000);
     }
 }

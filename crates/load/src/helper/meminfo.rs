@@ -27,8 +27,8 @@ pub struct Meminfo {
     pub psi_some_us: Option<u64>,
     /// Microseconds in which all tasks stalled; `None` if the kernel has no PSI.
     pub psi_full_us: Option<u64>,
-    /// Counters of /proc/vmstat under the kernel's names: `allocstall_*`, `pgmajfault`, `oom_kill`, `workingset_refault_anon`
-    /// and `workingset_refault_file`.
+    /// Counters of /proc/vmstat under the kernel's names: `allocstall_*`, `pgmajfault`, `pswpin`, `pswpout`, `oom_kill`,
+    /// `workingset_refault_anon` and `workingset_refault_file`.
     pub vmstat: BTreeMap<String, u64>,
 }
 
@@ -37,6 +37,13 @@ impl Meminfo {
     #[must_use]
     pub fn oom_kills(&self) -> u64 {
         self.vmstat.get("oom_kill").copied().unwrap_or(0)
+    }
+
+    /// Pages that the guest has read from swap, and written to swap, since boot.
+    #[must_use]
+    pub fn swapped(&self) -> (u64, u64) {
+        let of = |name: &str| self.vmstat.get(name).copied().unwrap_or(0);
+        (of("pswpin"), of("pswpout"))
     }
 
     /// Pages of files that the guest has dropped and read again since boot.
@@ -78,7 +85,8 @@ fn psi_total(text: &str, kind: &str) -> Option<u64> {
 }
 
 fn counter(line: &str) -> Option<(String, u64)> {
-    const NAMES: [&str; 4] = ["pgmajfault", "oom_kill", "workingset_refault_anon", "workingset_refault_file"];
+    const NAMES: [&str; 6] =
+        ["pgmajfault", "pswpin", "pswpout", "oom_kill", "workingset_refault_anon", "workingset_refault_file"];
     let (name, value) = line.split_once(' ')?;
     let wanted = name.starts_with("allocstall_") || NAMES.contains(&name);
     wanted.then_some(())?;
@@ -98,7 +106,7 @@ mod tests {
         .unwrap();
         std::fs::write(
             dir.path().join("vmstat"),
-            "nr_free_pages 5\nallocstall_normal 3\npgmajfault 9\noom_kill 1\nworkingset_refault_file 40\n",
+            "nr_free_pages 5\nallocstall_normal 3\npgmajfault 9\npswpin 3\npswpout 5\noom_kill 1\nworkingset_refault_file 40\n",
         )
         .unwrap();
         if let Some(text) = pressure {
@@ -116,10 +124,10 @@ mod tests {
         let seen = read(dir.path()).unwrap();
         assert_eq!((seen.total_kib, seen.available_kib, seen.cached_kib), (991_516, 800_000, 77));
         assert_eq!((seen.psi_some_us, seen.psi_full_us), (Some(1234), Some(56)));
-        assert_eq!(seen.oom_kills(), 1);
+        assert_eq!((seen.oom_kills(), seen.swapped()), (1, (3, 5)));
         assert_eq!(
             seen.vmstat.keys().map(String::as_str).collect::<Vec<_>>(),
-            ["allocstall_normal", "oom_kill", "pgmajfault", "workingset_refault_file"]
+            ["allocstall_normal", "oom_kill", "pgmajfault", "pswpin", "pswpout", "workingset_refault_file"]
         );
     }
 

@@ -9,9 +9,11 @@ use std::time::Duration;
 use lexopt::{Arg, Parser, ValueExt};
 use memtide_model::{Bytes, Share};
 
-use self::values::{filled_words, stride, threads, whole, zero};
+use self::values::{form, stride, threads, whole};
 pub use self::values::{hot, rate, shape, share, size, time};
 use super::content::{Content, PAGE};
+#[cfg(test)]
+use super::content::Form;
 use super::memory::Kind;
 use super::schedule::{Rate, Shape};
 use super::walk::Pattern;
@@ -39,7 +41,8 @@ Touches
   --stride BYTES          a touch counts this much instead: 64 touches and counts cache lines
   --writes PERCENT        how many of the touches write (default 0%)
   --duration TIME         as in 500ms, 10s, 5m, 1h (default: until a signal)
-  --passes N              end once everything was touched N times (sequential); 0: once it is filled
+  --passes N              end once everything was touched N times, or after as many touches in another order; 0: once it
+                          is filled
   --threads N             size and rate are those of all threads together
   --random                anywhere, instead of one after the other
   --hot PART:TOUCHES      PART of the memory gets TOUCHES of all touches, as in 20%:80%
@@ -48,8 +51,8 @@ Touches
                           `seconds rate size`, gone through again and again
 
 Content
-  --content WHAT          random (default: cannot be compressed) or zero
-  --compress RATIO        pages can be compressed to 1/RATIO, as in 2.5
+  --content WHAT          random (default: cannot be compressed), zero, or heap: like the objects of a program
+  --compress RATIO        pages can be compressed to 1/RATIO, as in 2.5; a heap (default 2.5) by LZO, and further by zstd
   --seed N                the same seed gives the same content on every machine (default: another one each time)
   --identical PERCENT     the share of pages that are the same in all exercisers with this seed
   --instance N            chooses the others (default: another one each time)
@@ -205,6 +208,8 @@ struct Raw {
     shift: Option<Duration>,
     random: bool,
     identical: Option<Share>,
+    content: String,
+    compress: Option<String>,
 }
 
 impl Raw {
@@ -228,8 +233,17 @@ impl Raw {
             output: Output::Text,
             control: None,
         };
-        let kind = "anonymous".to_owned();
-        Self { options, kind, file: None, hot: None, shift: None, random: false, identical: None }
+        Self {
+            options,
+            kind: "anonymous".to_owned(),
+            file: None,
+            hot: None,
+            shift: None,
+            random: false,
+            identical: None,
+            content: "random".to_owned(),
+            compress: None,
+        }
     }
 
     fn take(&mut self, name: &str, parser: &mut Parser) -> Result<(), UsageError> {
@@ -251,8 +265,8 @@ impl Raw {
             "hot" => self.hot = Some(hot("--hot", &text(parser)?)?),
             "shift" => self.shift = Some(time("--shift", &text(parser)?)?),
             "shape" => options.shape = shape("--shape", &text(parser)?)?,
-            "content" => options.content.zero = zero(&text(parser)?)?,
-            "compress" => options.content.filled_words = filled_words(&text(parser)?)?,
+            "content" => self.content = text(parser)?,
+            "compress" => self.compress = Some(text(parser)?),
             "seed" => options.content.seed = whole("--seed", &text(parser)?)?,
             "instance" => options.content.instance = whole("--instance", &text(parser)?)?,
             "identical" => self.identical = Some(share("--identical", &text(parser)?)?),
@@ -284,6 +298,7 @@ impl Raw {
             (None, true) => Pattern::Random,
             (None, false) => Pattern::Sequential,
         };
+        options.content.form = form(&self.content, self.compress.as_deref())?;
         options.content.identical = self.identical.unwrap_or(options.content.identical);
         let largest = match &options.shape {
             Shape::Steps(steps) => steps.iter().map(|step| step.size).max(),
@@ -295,9 +310,6 @@ impl Raw {
         }
         if options.size.is_none() && options.kind.path().is_some() {
             return Err(wrong("--size", "a file needs one"));
-        }
-        if options.passes.is_some() && options.pattern != Pattern::Sequential {
-            return Err(wrong("--passes", "only a sequential order comes by everywhere"));
         }
         if options.size.is_some_and(|size| size.get() / (PAGE as u64) < options.threads) {
             return Err(wrong("--threads", "each needs a page at least"));
@@ -399,7 +411,7 @@ mod tests {
         assert_eq!(options.kind, Kind::File("/f".into()));
         let secs = Duration::from_secs;
         assert_eq!(options.shape, Shape::Square { busy: secs(10), idle: secs(20), offset: secs(5) });
-        assert_eq!((options.stride, options.threads, options.content.filled_words), (64, 3, 205));
+        assert_eq!((options.stride, options.threads, options.content.form), (64, 3, Form::Random { filled: 205 }));
         assert_eq!(
             (options.hold, options.free_after),
             (Hold::For(secs(300)), Some(Duration::from_millis(500)))
@@ -431,6 +443,9 @@ mod tests {
             ("--size 1G --shape ramp:5s", "--shape: a ramp needs a --rate"),
             ("--size 1G --shape wave", "--shape: `wave` is none of"),
             ("--size 1G --shape file:/nonexistent", "--shape: /nonexistent: No such file"),
+            ("--size 1G --content heap --compress 9", "--compress: a heap can have a ratio from 1.25 to 6"),
+            ("--size 1G --content zero --compress 2", "--compress: it goes with --content random or heap"),
+            ("--size 1G --content text", "--content: `text` is none of"),
             ("--size 1G --compress 100", "--compress: `100` is no ratio"),
             ("--size 1G --verify --stride 64", "--verify: it compares whole pages"),
             ("--size 1G extra", "unexpected argument \"extra\""),

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use memtide_model::{Bytes, Share};
 
-use super::super::content::{PAGE, WORDS};
+use super::super::content::{Form, PAGE, WORDS};
 use super::super::schedule::{Rate, Shape, Step};
 use super::{UsageError, wrong};
 
 /// More threads than any machine has CPUs.
 const MAX_THREADS: u64 = 1024;
+/// The ratio of a heap if nobody says another one, in thousandths: measured heaps have 2.2 to 2.7 with LZO.
+const HEAP: usize = 2_500;
 
 /// A size of at least one page.
 ///
@@ -163,16 +165,21 @@ fn steps(option: &'static str, path: &str) -> Result<Shape, UsageError> {
     }
 }
 
-pub(super) fn zero(text: &str) -> Result<bool, UsageError> {
-    match text {
-        "random" => Ok(false),
-        "zero" => Ok(true),
-        _ => Err(wrong("--content", format!("`{text}` is none of random, zero"))),
+/// What the pages look like, from the values of `--content` and `--compress`.
+pub(super) fn form(content: &str, compress: Option<&str>) -> Result<Form, UsageError> {
+    let ratio = compress.map(thousandths).transpose()?;
+    match content {
+        "random" => Ok(ratio.map_or(Form::RANDOM, |ratio| Form::Random { filled: (WORDS * 1000 + ratio / 2) / ratio })),
+        "zero" if ratio.is_none() => Ok(Form::ZERO),
+        "zero" => Err(wrong("--compress", "it goes with --content random or heap")),
+        "heap" => Form::heap(ratio.unwrap_or(HEAP))
+            .ok_or_else(|| wrong("--compress", "a heap can have a ratio from 1.25 to 6: write 2.5")),
+        _ => Err(wrong("--content", format!("`{content}` is none of random, zero, heap"))),
     }
 }
 
-/// The words of a page that must be filled so that the page compresses to 1/ratio.
-pub(super) fn filled_words(text: &str) -> Result<usize, UsageError> {
+/// A ratio in thousandths.
+fn thousandths(text: &str) -> Result<usize, UsageError> {
     let why = || wrong("--compress", format!("`{text}` is no ratio from 1 to 64: write 2.5"));
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     if whole.is_empty() || fraction.len() > 3 {
@@ -181,5 +188,5 @@ pub(super) fn filled_words(text: &str) -> Result<usize, UsageError> {
     let whole: usize = whole.parse().map_err(|_| why())?;
     let thousandths: usize = format!("{fraction:0<3}").parse().map_err(|_| why())?;
     let ratio = whole.saturating_mul(1000).saturating_add(thousandths);
-    if (1_000..=64_000).contains(&ratio) { Ok((WORDS * 1000 + ratio / 2) / ratio) } else { Err(why()) }
+    if (1_000..=64_000).contains(&ratio) { Ok(ratio) } else { Err(why()) }
 }

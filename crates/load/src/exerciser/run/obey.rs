@@ -13,7 +13,6 @@ use super::super::content::PAGE;
 use super::super::error::RunError;
 use super::super::report::Ended;
 use super::super::start::too_little;
-use super::super::walk::Pattern;
 use super::course::Run;
 
 impl<W: Write> Run<'_, W> {
@@ -53,9 +52,6 @@ impl<W: Write> Run<'_, W> {
             }
             Command::Writes(writes) if !self.ours && writes.basis_points() > 0 => {
                 Some("the file is not ours to be written".to_owned())
-            }
-            Command::Pattern(pattern) if self.options.passes.is_some() && *pattern != Pattern::Sequential => {
-                Some("with --passes, only a sequential order comes by everywhere".to_owned())
             }
             Command::Size(size) => self.too_large(*size),
             _ => None,
