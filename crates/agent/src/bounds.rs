@@ -6,6 +6,7 @@
 //! compact = true           # free memory may be compacted
 //! report_pieces = true     # free page reporting may return smaller pieces while the host needs memory
 //! least_piece = "64 KiB"   # but none smaller than this
+//! tier = true              # programs' coldest memory may be swapped to a compressed device of the host
 //! swap = false             # trimming may swap, if the host says so
 //! drop_caches = false      # as a last resort, if the host says so, all page cache may be dropped at once
 //! ```
@@ -35,6 +36,8 @@ pub struct Bounds {
     pub report_pieces: bool,
     /// No smaller piece is reported.
     pub least_piece: Bytes,
+    /// Programs' coldest memory may be swapped to a compressed device of the host.
+    pub tier: bool,
     /// Trimming may swap, if the host says so.
     pub swap: bool,
     /// All page cache may be dropped as a last resort, if the host says so.
@@ -49,6 +52,7 @@ impl Default for Bounds {
             compact: true,
             report_pieces: true,
             least_piece: Bytes::from_kib(64),
+            tier: true,
             swap: false,
             drop_caches: false,
         }
@@ -105,7 +109,8 @@ impl fmt::Display for Bounds {
             (self.trim, "trim page cache"),
             (self.compact, "compact free memory"),
             (self.report_pieces, "report small pieces of free memory"),
-            (self.swap, "swap"),
+            (self.tier, "swap to its tier"),
+            (self.swap, "swap when it trims"),
             (self.drop_caches, "drop all page cache"),
         ];
         let names = |allowed: bool| -> Vec<&str> {
@@ -161,7 +166,7 @@ mod tests {
     fn bounds_are_told_in_words() {
         assert_eq!(
             Bounds::default().to_string(),
-            "at least 64 MiB of page cache stay; the host may ask to: trim page cache, compact free memory, report small pieces of free memory; not to: swap, drop all page cache"
+            "at least 64 MiB of page cache stay; the host may ask to: trim page cache, compact free memory, report small pieces of free memory, swap to its tier; not to: swap when it trims, drop all page cache"
         );
     }
 

@@ -10,6 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::ages::{Generations, parse_ages};
 use crate::blocks::free_in_blocks;
 use crate::percpu::free_on_cpus;
+use crate::swaps::{Disks, Swap, parse_swaps};
 use crate::wire::Report;
 
 /// The smallest blocks that free page reporting returns.
@@ -40,6 +41,9 @@ pub struct Facts {
     memory: Result<Source, HostError>,
     io: Option<Source>,
     ages: Result<Source, String>,
+    root: Root,
+    swaps: Option<Source>,
+    disks: Disks,
     scratch: Scratch,
 }
 
@@ -65,6 +69,9 @@ impl Facts {
             memory,
             io: Source::open(root.proc("pressure/io")).ok(),
             ages: ages(root),
+            root: root.clone(),
+            swaps: Source::open(root.proc("swaps")).ok(),
+            disks: Disks::default(),
             scratch,
         })
     }
@@ -90,7 +97,7 @@ impl Facts {
     /// A report without ages and cgroups.
     ///
     /// # Errors
-    /// If meminfo or vmstat cannot be read.
+    /// If meminfo, vmstat or the swap devices cannot be read.
     pub fn report(&mut self) -> Result<Report, HostError> {
         let memory = self.memory()?;
         let page = self.page;
@@ -102,7 +109,7 @@ impl Facts {
     /// Amounts of memory.
     ///
     /// # Errors
-    /// If meminfo cannot be read.
+    /// If meminfo or the swap devices cannot be read.
     pub fn memory(&mut self) -> Result<AgentMemory, HostError> {
         let mut memory = self.meminfo.parse(&mut self.scratch, |text| Ok(memory(text)))?;
         if let Some(buddyinfo) = &self.buddyinfo {
@@ -115,7 +122,28 @@ impl Facts {
             (memory.free_blocks, memory.pieces) = (blocks, with_pieces.saturating_sub(blocks));
         }
         memory.free = memory.free.saturating_add(self.on_cpus());
+        if let Some(tier) = self.tier()? {
+            (memory.tier_total, memory.tier_free) = (tier.total, tier.total.saturating_sub(tier.used));
+        }
         Ok(memory)
+    }
+
+    /// The swap devices and files in use; none without swap in the kernel.
+    ///
+    /// # Errors
+    /// If the kernel does not tell.
+    pub fn swaps(&mut self) -> Result<Vec<Swap>, HostError> {
+        let Some(swaps) = &self.swaps else { return Ok(Vec::new()) };
+        swaps.parse(&mut self.scratch, |text| Ok(parse_swaps(text)))
+    }
+
+    /// The host's tier, if the guest swaps to it.
+    ///
+    /// # Errors
+    /// If the kernel or a disk does not tell.
+    pub fn tier(&mut self) -> Result<Option<Swap>, HostError> {
+        let swaps = self.swaps()?;
+        self.disks.tier(&self.root, &swaps)
     }
 
     /// Free memory on per-CPU lists; zero if the kernel does not tell, so that free memory is `MemFree` then.
@@ -205,6 +233,9 @@ pub fn memory(meminfo: &str) -> AgentMemory {
         reclaimable_slab: kib("SReclaimable:"),
         swap_total: kib("SwapTotal:"),
         swap_free: kib("SwapFree:"),
+        anon: kib("AnonPages:"),
+        tier_total: Bytes::ZERO,
+        tier_free: Bytes::ZERO,
     }
 }
 

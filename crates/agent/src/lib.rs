@@ -27,6 +27,7 @@ mod percpu;
 mod port;
 mod serve;
 mod silence;
+mod swaps;
 pub mod wire;
 
 pub use ages::{Generations, parse_ages};
@@ -39,3 +40,4 @@ pub use lines::{Line, Lines};
 pub use log::{Log, STATUS, Status};
 pub use port::Port;
 pub use serve::Agent;
+pub use swaps::{Swap, parse_swaps};

@@ -17,7 +17,8 @@ use rustix::fd::{AsFd, OwnedFd};
 
 use crate::Bounds;
 use crate::deeds::{
-    CacheLimit, Refused, Reporting, Tools, Trim, abilities, compact, drop_cache, report_pieces, trim,
+    CacheLimit, Refused, Reporting, TierUse, Tools, Trim, abilities, compact, drop_cache, leave_tier,
+    page_out, report_pieces, trim, use_tier,
 };
 use crate::facts::{Facts, cpu_ms, monotonic_ms};
 use crate::groups::largest_groups;
@@ -54,6 +55,7 @@ pub struct Agent {
     bounds: Bounds,
     facts: Facts,
     reporting: Reporting,
+    tier: TierUse,
     log: Log,
     /// Ends the wait of the loop when a deed has ended.
     wake: OwnedFd,
@@ -109,6 +111,7 @@ impl Agent {
             bounds,
             facts,
             reporting,
+            tier: TierUse::default(),
             log,
             wake,
             results: channel(),
@@ -267,7 +270,11 @@ impl Agent {
             Ask::Pressure { stall_us, window_us } => self.watch(session, stall_us, window_us),
             Ask::CacheLimit { share } => self.set_limit(session, share),
             Ask::ReportPieces { on: false } => self.end_pieces().map(|()| Done::default()),
-            Ask::Trim { .. } | Ask::Compact | Ask::ReportPieces { on: true } => {
+            Ask::Trim { .. }
+            | Ask::Compact
+            | Ask::ReportPieces { on: true }
+            | Ask::UseTier { .. }
+            | Ask::PageOut { .. } => {
                 return self.start(session, *id, *ask);
             }
         };
@@ -353,6 +360,11 @@ impl Agent {
                 format!("asked to trim {bytes}{swap}{all}")
             }
             Ask::ReportPieces { .. } => PIECES.to_owned(),
+            Ask::UseTier { on: true } => "asked to swap to the host's tier".to_owned(),
+            Ask::UseTier { on: false } => "asked to read the host's tier back".to_owned(),
+            Ask::PageOut { bytes } => {
+                format!("asked to write {bytes} of programs' memory to the host's tier")
+            }
             _ => "asked to compact free memory".to_owned(),
         };
         if let Ask::ReportPieces { .. } = ask
@@ -361,9 +373,13 @@ impl Agent {
             self.log.note(monotonic_ms(), format!("{about}: refused, {refused}"));
             return session.say(id, Answer::Refused(refused.to_string()));
         }
+        let tier = self.tier.clone();
         self.work(session.number, id, about, move |tools| match ask {
             Ask::Trim { bytes, may_swap, last_resort } => trim(tools, Trim { bytes, may_swap, last_resort }),
             Ask::ReportPieces { .. } => report_pieces(tools),
+            Ask::UseTier { on: true } => use_tier(tools, &tier),
+            Ask::UseTier { on: false } => leave_tier(tools, &tier),
+            Ask::PageOut { bytes } => page_out(tools, &tier, bytes),
             _ => compact(tools),
         });
     }

@@ -42,6 +42,9 @@ fn same_memory(last: &AgentMemory, now: &AgentMemory) -> bool {
             m.reclaimable_slab,
             m.swap_total,
             m.swap_free,
+            m.anon,
+            m.tier_total,
+            m.tier_free,
         ]
     };
     amounts(last).into_iter().zip(amounts(now)).all(|(last, now)| last.abs_diff(now) < least)

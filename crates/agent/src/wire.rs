@@ -8,6 +8,10 @@
 //! ← {"id":0,"report":{"made_ms":81523,"memory":{…},"counters":{…}}}
 //! → {"id":9,"do":"trim","bytes":104857600}
 //! ← {"id":9,"done":{"bytes":103809024,"means":"memory_reclaim","took_ms":212}}
+//! → {"id":10,"do":"use_tier","on":true}
+//! ← {"id":10,"done":{"bytes":536866816,"means":"swapon","took_ms":315}}
+//! → {"id":11,"do":"page_out","bytes":33554432}
+//! ← {"id":11,"done":{"bytes":33607680,"means":"memory_reclaim","took_ms":208}}
 //! ```
 //!
 //! - The host speaks first. It chooses a new id for each `hello`, so that answers to an earlier connection are told apart. An agent that was
@@ -221,6 +225,13 @@ mod tests {
         let trim = Ask::Trim { bytes: Bytes::from_mib(100), may_swap: false, last_resort: false };
         assert_eq!(request, Request { id: 9, ask: trim });
         assert_eq!(serde_json::to_string(&request).unwrap(), line);
+        for (line, ask) in [
+            (r#"{"id":9,"do":"use_tier","on":true}"#, Ask::UseTier { on: true }),
+            (r#"{"id":9,"do":"page_out","bytes":33554432}"#, Ask::PageOut { bytes: Bytes::from_mib(32) }),
+        ] {
+            assert_eq!(serde_json::to_string(&Request { id: 9, ask }).unwrap(), line);
+            assert_eq!(serde_json::from_str::<Request>(line).unwrap().ask, ask);
+        }
         let done = Reply { id: 8, answer: Answer::Done(Done::default()) };
         assert_eq!(serde_json::to_string(&done).unwrap(), r#"{"id":8,"done":{}}"#);
         let refused = Reply { id: 0, answer: Answer::Refused("no".to_owned()) };

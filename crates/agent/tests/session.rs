@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use memtide_agent::wire::{Answer, Can, MAX_LINE, Reply};
+use memtide_agent::wire::{Answer, Can, MAX_LINE, Reply, TIER};
 use memtide_agent::{Agent, Bounds, Log};
 use memtide_host::Root;
 use memtide_model::Bytes;
@@ -243,10 +243,18 @@ fn a_limit_of_page_cache_leaves_room_for_what_else_is_asked() {
 
 #[test]
 fn the_administrator_has_the_last_word() {
-    let host = Host::start(Bounds { trim: false, compact: false, report_pieces: false, ..Bounds::default() });
+    let host = Host::start(Bounds {
+        trim: false,
+        compact: false,
+        report_pieces: false,
+        tier: false,
+        ..Bounds::default()
+    });
     let mut peer = host.accept();
     peer.greet();
     for request in [
+        r#""do":"use_tier","on":true"#,
+        r#""do":"page_out","bytes":1000000"#,
         r#""do":"trim","bytes":1000000"#,
         r#""do":"compact""#,
         r#""do":"cache_limit","share":1000"#,
@@ -291,6 +299,44 @@ fn small_pieces_are_reported_until_the_host_is_gone() {
         assert!(begun.elapsed() < DEADLINE, "the connection has ended, and nothing was put back");
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+#[test]
+fn a_tier_is_known_written_to_and_kept_when_the_host_is_gone() {
+    let swaps = "Filename Type Size Used Priority\n/dev/vda partition 524288 131072 100\n";
+    let host = Host::start_with(Bounds::default(), |write| {
+        write("proc/swaps", swaps);
+        write("sys/block/vda/serial", TIER);
+        write("proc/meminfo", &format!("{MEMINFO}AnonPages: 300000 kB\n"));
+    });
+    let mut peer = host.accept();
+    let Answer::Hello(hello) = peer.greet() else { panic!("no hello") };
+    assert!(hello.can.contains(&Can::Tier), "{hello:?}");
+    let Answer::Done(done) = peer.ask(2, r#""do":"use_tier","on":true"#) else { panic!("refused") };
+    assert_eq!(done.bytes, Some(Bytes::from_mib(512)));
+    let Answer::Done(done) = peer.ask(3, r#""do":"page_out","bytes":4194304"#) else { panic!("refused") };
+    assert_eq!((done.bytes, done.means.as_deref()), (Some(Bytes::ZERO), Some("memory_reclaim")));
+    assert_eq!(host.file("sys/fs/cgroup/memory.reclaim"), "4194304 swappiness=max");
+    peer.ask(4, r#""do":"report","every_ms":250"#);
+    let Answer::Report(report) = peer.hear().answer else { panic!("nothing else was asked for") };
+    let memory = report.memory;
+    assert_eq!(memory.anon, Bytes::from_kib(300_000));
+    assert_eq!((memory.tier_total, memory.tier_free), (Bytes::from_mib(512), Bytes::from_mib(384)));
+    drop(peer);
+    host.accept().greet();
+    assert_eq!(host.file("proc/swaps"), swaps);
+}
+
+#[test]
+fn a_guest_without_a_tier_says_so() {
+    let host = Host::start_with(Bounds::default(), |write| write("proc/swaps", "Filename\n"));
+    let mut peer = host.accept();
+    peer.greet();
+    let refused = peer.ask(2, r#""do":"page_out","bytes":4194304"#);
+    assert!(matches!(&refused, Answer::Refused(why) if why.contains("no tier")), "{refused:?}");
+    assert!(matches!(peer.ask(3, r#""do":"use_tier","on":false"#), Answer::Done(_)));
+    let refused = peer.ask(4, r#""do":"use_tier","on":true"#);
+    assert!(matches!(&refused, Answer::Refused(why) if why.contains("5 s")), "{refused:?}");
 }
 
 #[test]

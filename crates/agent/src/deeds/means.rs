@@ -101,12 +101,12 @@ fn lru_gen(root: &Root) -> PathBuf {
     root.sys("kernel/debug/lru_gen")
 }
 
-fn reclaim(root: &Root) -> PathBuf {
+pub(super) fn reclaim(root: &Root) -> PathBuf {
     root.sys("fs/cgroup/memory.reclaim")
 }
 
 /// The `memory.reclaim` files below the root cgroup.
-fn cgroups(root: &Root) -> Vec<PathBuf> {
+pub(super) fn cgroups(root: &Root) -> Vec<PathBuf> {
     let entries = fs::read_dir(root.sys("fs/cgroup")).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.path().join("memory.reclaim")).collect();
     files.retain(|path| may_write(path));
@@ -114,12 +114,12 @@ fn cgroups(root: &Root) -> Vec<PathBuf> {
     files
 }
 
-fn may_write(path: &Path) -> bool {
+pub(super) fn may_write(path: &Path) -> bool {
     OpenOptions::new().write(true).open(path).is_ok()
 }
 
 /// Writes once: the kernel takes a command only as a whole.
-fn command(path: &Path, command: &str) -> io::Result<()> {
+pub(super) fn command(path: &Path, command: &str) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.write_all(command.as_bytes())
 }
 
@@ -131,9 +131,14 @@ fn reclaim_from(path: &Path, tools: &mut Tools<'_>, bytes: Bytes, may_swap: bool
         (true, false) => command(path, &format!("{amount} swappiness=0")),
         _ => command(path, &amount.to_string()),
     };
+    outcome(&result)
+}
+
+/// What an answer of `memory.reclaim` means.
+pub(super) fn outcome(result: &io::Result<()>) -> Outcome {
     match result {
         Ok(()) => Outcome::Whole,
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::AGAIN) => Outcome::Some,
+        Err(error) if Errno::from_io_error(error) == Some(Errno::AGAIN) => Outcome::Some,
         Err(_) => Outcome::Impossible,
     }
 }

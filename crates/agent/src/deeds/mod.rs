@@ -8,6 +8,7 @@ mod drain;
 mod limit;
 mod means;
 mod pieces;
+mod tier;
 mod trim;
 
 use std::time::Instant;
@@ -19,6 +20,7 @@ pub use compact::compact;
 pub use limit::CacheLimit;
 pub use means::Means;
 pub use pieces::{Reporting, report_pieces};
+pub use tier::{SwapCalls, TierUse, leave_tier, page_out, use_tier};
 pub use trim::{Trim, drop_cache, may_take, trim};
 
 use crate::Bounds;
@@ -59,6 +61,9 @@ pub enum Refused {
     /// The kernel offers no way.
     #[error("this kernel offers no way: {0}")]
     Unsupported(String),
+    /// The guest's present state does not allow it.
+    #[error("{0}")]
+    NotNow(String),
     /// There is no thread for it.
     #[error("cannot begin: {0}")]
     NoThread(#[from] std::io::Error),
@@ -88,6 +93,7 @@ pub fn abilities(tools: &mut Tools<'_>, reporting: &Reporting) -> (Vec<Can>, Vec
     judge(Can::CacheLimit, no_means);
     judge(Can::Compact, compact::problem(tools));
     judge(Can::ReportPieces, reporting.order(tools.bounds).err().map(|why| why.to_string()));
+    judge(Can::Tier, tier::problem(tools));
     (can, cannot)
 }
 

@@ -162,7 +162,14 @@ impl<'a> Connection<'a> {
             B::Garbage => return self.write(b"HTTP/1.1 400 Bad Request\r\n\r\n{]\n\xff\xfe\n"),
             B::SilentInTheMiddle if !is_hello && self.told.is_some() => return Ok(()),
             B::SilentToDeeds
-                if matches!(request.ask, Ask::Trim { .. } | Ask::Compact | Ask::ReportPieces { .. }) =>
+                if matches!(
+                    request.ask,
+                    Ask::Trim { .. }
+                        | Ask::Compact
+                        | Ask::ReportPieces { .. }
+                        | Ask::UseTier { .. }
+                        | Ask::PageOut { .. }
+                ) =>
             {
                 return Ok(());
             }
@@ -191,6 +198,10 @@ impl<'a> Connection<'a> {
                 };
                 Answer::Done(Done { bytes: Some(dropped), ..Done::default() })
             }
+            Ask::UseTier { .. } | Ask::PageOut { .. } if self.behaviour == B::Numbers => {
+                Answer::Done(Done { bytes: Some(Bytes::MAX), ..Done::default() })
+            }
+            Ask::UseTier { .. } | Ask::PageOut { .. } => Answer::Refused("its guest has no tier".to_owned()),
             Ask::Ping | Ask::Compact | Ask::ReportPieces { .. } | Ask::CacheLimit { .. } => {
                 Answer::Done(Done::default())
             }
@@ -277,6 +288,9 @@ impl<'a> Connection<'a> {
                     reclaimable_slab: most,
                     swap_total: most,
                     swap_free: most,
+                    anon: most,
+                    tier_total: most,
+                    tier_free: most,
                 };
                 Report { made_ms: u64::MAX, memory, ..Report::default() }
             }

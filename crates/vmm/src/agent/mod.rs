@@ -33,7 +33,8 @@ use crate::uml::Terminal;
 const SILENT: Duration = Duration::from_secs(5);
 /// An agent that lives answers within this time.
 const ANSWERS: Duration = Duration::from_secs(2);
-/// The longest time of a deed. An agent gives up a trim after 10 s.
+/// The longest time of a deed. An agent gives up a trim after 10 s, waits for a tier for 5 s, and for the end of reading one back for 10 s: then it
+/// refuses, and goes on.
 const DEED: Duration = Duration::from_secs(15);
 /// A report is too old to act on after this time. An agent that saves processor time reports each 10 s.
 const OLD: Duration = Duration::from_secs(15);
@@ -482,6 +483,11 @@ impl<'a> Talk<'a> {
                     state.agent.cache_limit = share.and_then(Share::from_basis_points);
                 }
                 (Ask::ReportPieces { on }, Answer::Done(_)) => state.agent.pieces_return = on,
+                // The next report comes up to a second later.
+                (Ask::UseTier { on }, Answer::Done(done)) => {
+                    let size = done.bytes.filter(|_| on).unwrap_or_default();
+                    (state.agent.memory.tier_total, state.agent.memory.tier_free) = (size, size);
+                }
                 _ => {}
             }
         }

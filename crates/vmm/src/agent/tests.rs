@@ -222,6 +222,25 @@ async fn small_pieces_return_once_it_is_accepted_and_until_the_connection_ends()
 }
 
 #[tokio::test]
+async fn a_tier_is_known_once_the_agent_has_answered() {
+    let (guest, mut peer) = Guest::that_has_reported().await;
+    let size = Bytes::from_mib(512);
+    for (on, answer, expected) in [
+        (true, Answer::Refused("no".to_owned()), Bytes::ZERO),
+        (true, Answer::Done(Done { bytes: Some(size), ..Done::default() }), size),
+        (false, Answer::Refused("it goes on".to_owned()), size),
+        (false, Answer::Done(Done { bytes: Some(Bytes::from_mib(90)), ..Done::default() }), Bytes::ZERO),
+    ] {
+        guest.link.request(Deed::UseTier(on)).unwrap();
+        let id = peer.asked(|ask| *ask == Ask::UseTier { on }).await;
+        peer.say(id, answer).await;
+        let told = guest.until(|told| told.fresh().is_some_and(|agent| !agent.busy)).await;
+        let memory = told.fresh().unwrap().memory;
+        assert_eq!((memory.tier_total, memory.tier_free), (expected, expected));
+    }
+}
+
+#[tokio::test]
 async fn nonsense_is_skipped_and_a_flood_costs_nobody_anything() {
     let guest = Guest::start();
     let mut peer = guest.accept().await;
