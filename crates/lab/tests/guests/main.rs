@@ -20,6 +20,7 @@ mod no_harm;
 mod old_and_new;
 mod operator;
 mod policies;
+mod sweep;
 mod torn;
 mod uml;
 mod untouched;
@@ -80,7 +81,7 @@ const LONG: [Test; 14] = tests![
 ];
 
 /// Tests that wait most of the time, the longest first: they start in this order.
-const OTHERS: [Test; 32] = tests![
+const OTHERS: [Test; 33] = tests![
     density::more_guests_get_through_with_memtide,
     operator::an_operator_is_obeyed,
     operator::balloons_that_somebody_else_moved_are_left_alone,
@@ -107,6 +108,7 @@ const OTHERS: [Test; 32] = tests![
     uml::an_instance_killed_in_the_middle_of_a_request_hurts_nobody,
     uml::an_instance_that_reboots_stops_or_halts_is_noticed,
     uml::instances_fit_into_a_small_tmpfs,
+    sweep::a_guest_swaps_to_compressed_memory_and_gets_every_byte_back,
     lab::a_guest_comes_back_after_a_reset,
     lab::freed_pages_come_back_and_the_balloon_moves,
     lab::a_guest_does_what_it_is_told,
