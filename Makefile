@@ -58,7 +58,7 @@ ZSH_COMPLETION := $(DESTDIR)$(ZSHDIR)/_memtide
 FISH_COMPLETION := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/memtide.fish
 UNITS := $(DESTDIR)$(PREFIX)/lib/systemd/system
 UNIT_FILES := memtide.service memtide-journal.socket memtide-journal@.service memtide-reclaim.socket memtide-reclaim@.service memtide-split.socket memtide-split@.service \
-	memtide-ksm.socket memtide-ksm@.service memtide-knocks.socket memtide-knocks@.service
+	memtide-ksm.socket memtide-ksm@.service memtide-tier.socket memtide-tier@.service memtide-knocks.socket memtide-knocks@.service
 SYSUSERS := $(DESTDIR)$(PREFIX)/lib/sysusers.d/memtide.conf
 CONFIGURATION := $(DESTDIR)$(SYSCONFDIR)/memtide/memtide.toml
 SCENARIOS := $(DESTDIR)$(PREFIX)/share/memtide/scenarios

@@ -382,7 +382,7 @@ END
   systemctl stop user.service
   check "the UML instance runs on" is_active "$UML"
   dpkg --purge memtide >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; die "dpkg --purge failed"; }
-  check "the units are gone" not systemctl cat memtide.service memtide-journal.socket memtide-reclaim.socket memtide-split.socket memtide-ksm.socket memtide-knocks.socket
+  check "the units are gone" not systemctl cat memtide.service memtide-journal.socket memtide-reclaim.socket memtide-split.socket memtide-ksm.socket memtide-tier.socket memtide-knocks.socket
   [ "$failed" = 0 ] || die "$failed checks failed"
   printf '%s\n' "$ALL_IS_WELL"
 }

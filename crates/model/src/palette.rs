@@ -47,6 +47,8 @@ pub enum CostPart {
     Ram,
     /// The VMM's own memory.
     Vmm,
+    /// What its compressed tier takes.
+    Tier,
     /// The rest of torn huge pages that it gave back.
     Torn,
     /// Its memory in the host's swap.
@@ -172,7 +174,7 @@ impl HostPart {
 
 impl CostPart {
     /// All parts that add up, before what KSM merged is taken off.
-    pub const ALL: [Self; 4] = [Self::Ram, Self::Vmm, Self::Torn, Self::Swapped];
+    pub const ALL: [Self; 5] = [Self::Ram, Self::Vmm, Self::Tier, Self::Torn, Self::Swapped];
 
     /// Its name.
     #[must_use]
@@ -180,6 +182,7 @@ impl CostPart {
         match self {
             Self::Ram => "RAM",
             Self::Vmm => "VMM",
+            Self::Tier => "tier",
             Self::Torn => "torn",
             Self::Swapped => "swapped",
         }
@@ -191,6 +194,7 @@ impl CostPart {
         match self {
             Self::Ram => SizePart::Used.colour(),
             Self::Vmm => HostPart::Other.colour(),
+            Self::Tier => Colour { rgb: [0x7a, 0x68, 0xc4], ansi: 5 },
             Self::Torn => HostPart::Torn.colour(),
             Self::Swapped => Colour { rgb: [0xc0, 0x6a, 0x9a], ansi: 13 },
         }
@@ -225,6 +229,7 @@ impl CostParts {
         match part {
             CostPart::Ram => self.ram,
             CostPart::Vmm => self.vmm,
+            CostPart::Tier => self.tier,
             CostPart::Torn => self.torn,
             CostPart::Swapped => self.swapped,
         }
@@ -307,8 +312,8 @@ mod tests {
 
     #[test]
     fn the_parts_without_what_is_merged_are_the_cost() {
-        let [ram, vmm, torn, swapped, merged] = [16, 2, 4, 8, 1].map(Bytes::from_mib);
-        let parts = CostParts { ram, vmm, torn, swapped, merged };
+        let [ram, vmm, tier, torn, swapped, merged] = [16, 2, 32, 4, 8, 1].map(Bytes::from_mib);
+        let parts = CostParts { ram, vmm, tier, torn, swapped, merged };
         let all = Bytes::sum(CostPart::ALL.map(|part| parts.of_part(part)));
         assert_eq!(all.saturating_sub(merged), parts.sum());
         for (place, part) in CostPart::ALL.iter().enumerate() {

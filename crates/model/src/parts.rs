@@ -40,6 +40,9 @@ pub struct CostParts {
     pub ram: Bytes,
     /// The VMM's own memory.
     pub vmm: Bytes,
+    /// What its compressed tier takes.
+    #[serde(default)]
+    pub tier: Bytes,
     /// The rest of torn huge pages that it gave back; zero if nobody knows it.
     pub torn: Bytes,
     /// Its memory in the host's swap.
@@ -80,15 +83,17 @@ impl CostParts {
         let cost = &seen.cost;
         let footprint = *cost.footprint.latest()?;
         let told = |reading: &Reading<Bytes>| reading.latest().copied().unwrap_or_default();
-        let (vmm, merged) = (cost.overhead.min(footprint), told(&cost.merged));
-        let ram = footprint.saturating_sub(vmm).saturating_add(merged);
-        Some(Self { ram, vmm, torn: told(&cost.torn), swapped: told(&cost.swapped), merged })
+        let beside_ram = cost.overhead.min(footprint);
+        let tier = cost.tier.latest().map_or(Bytes::ZERO, |tier| tier.held).min(beside_ram);
+        let (vmm, merged) = (beside_ram.saturating_sub(tier), told(&cost.merged));
+        let ram = footprint.saturating_sub(beside_ram).saturating_add(merged);
+        Some(Self { ram, vmm, tier, torn: told(&cost.torn), swapped: told(&cost.swapped), merged })
     }
 
     /// The guest's cost, with what is in swap.
     #[must_use]
     pub fn sum(&self) -> Bytes {
-        Bytes::sum([self.ram, self.vmm, self.torn, self.swapped]).saturating_sub(self.merged)
+        Bytes::sum([self.ram, self.vmm, self.tier, self.torn, self.swapped]).saturating_sub(self.merged)
     }
 }
 
@@ -178,7 +183,14 @@ mod tests {
             given: mib(224),
         };
         assert_eq!(parts.size, size);
-        let cost = CostParts { ram: mib(610), vmm: mib(40), torn: mib(3), swapped: mib(5), merged: mib(10) };
+        let cost = CostParts {
+            ram: mib(610),
+            vmm: mib(40),
+            tier: Bytes::ZERO,
+            torn: mib(3),
+            swapped: mib(5),
+            merged: mib(10),
+        };
         assert_eq!(parts.cost, Some(cost));
         assert_eq!(cost.sum(), mib(648));
         // 615 resident and swapped, of which programs and page cache use 600.

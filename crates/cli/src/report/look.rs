@@ -37,6 +37,7 @@ pub const fn cost_class(part: CostPart) -> &'static str {
     match part {
         CostPart::Ram => "c-ram",
         CostPart::Vmm => "c-vmm",
+        CostPart::Tier => "c-tier",
         CostPart::Torn => "c-torn",
         CostPart::Swapped => "c-swapped",
     }

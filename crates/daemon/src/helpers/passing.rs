@@ -73,7 +73,7 @@ mod tests {
     fn a_file_comes_with_the_line_that_it_was_sent_with() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut stream = BufReader::new(Passed::new(theirs));
-        let mut line = |stream: &mut BufReader<Passed>| {
+        let line = |stream: &mut BufReader<Passed>| {
             let mut line = String::new();
             stream.read_line(&mut line).unwrap();
             (line, stream.get_mut().take())

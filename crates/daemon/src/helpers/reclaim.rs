@@ -113,6 +113,7 @@ mod tests {
 
     use crate::helpers::ksm::Merger;
     use crate::helpers::split::Splitter;
+    use crate::helpers::tier::TierMaker;
     use crate::live::{LiveWorld, Rights, Shared};
     use crate::orders::Orders;
     use crate::routes::serve as serve_api;
@@ -230,7 +231,13 @@ mod tests {
                 &settings,
                 wake.clone(),
                 woken,
-                Rights { trigger: None, reclaimer, splitter: Splitter::none(), merger: Merger::none() },
+                Rights {
+                    trigger: None,
+                    reclaimer,
+                    splitter: Splitter::none(),
+                    merger: Merger::none(),
+                    tier_maker: TierMaker::start(false),
+                },
                 Shared { history: history.clone(), orders: orders.clone() },
             );
             let engine = Engine::new(world.unwrap(), settings.config);

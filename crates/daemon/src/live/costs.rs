@@ -399,6 +399,7 @@ impl Process {
             in_pool: self.in_pool,
             in_pool_resident: footprint.in_pool,
             for_others: footprint.for_others.ram,
+            tier: Reading::unsupported(),
         }
     }
 

@@ -1,0 +1,68 @@
+//! A compressed tier of a real guest: made by a real daemon, plugged into a real QEMU, filled by the agent, checked by the exerciser.
+
+use memtide_host::Root;
+use memtide_host::zram::noted;
+use memtide_lab::guest::{Guest, GuestBuilder};
+use memtide_lab::managers::daemon::Daemon;
+use memtide_lab::wait::until;
+use memtide_lab::work::exercise::load;
+use memtide_load::exerciser::report::Summary;
+use memtide_model::{Bytes, Tier};
+
+use crate::{JOB, mib, prepare, reporting, say, start_in, unhurt};
+
+/// The tier of a guest, if it has one.
+fn tier_of(daemon: &Daemon, guest: &Guest) -> Option<Tier> {
+    daemon.guest(guest.name()).ok()?.cost.tier.latest().copied()
+}
+
+/// The device that memtide has made for this guest.
+fn has_device(guest: &Guest) -> bool {
+    noted(&Root::system()).iter().any(|noted| noted.pid == guest.pid())
+}
+
+fn with_port(name: &str) -> GuestBuilder {
+    reporting(name, mib(1024), true).agent(true).hot_plug(true)
+}
+
+pub fn cold_memory_goes_to_a_tier_and_every_byte_comes_back() {
+    crate::needs_zram();
+    let run = prepare("test-tier");
+    let host = crate::small_host("tier", mib(1300));
+    let mut guests = start_in(&run, &host, [with_port("tier-cold"), with_port("tier-grow")]);
+    let [cold, grow] = &guests[..] else { unreachable!("two were started") };
+    // Written once, left alone, and read and checked at the end.
+    let heap = "--size 400M --touch write --compresses 2.5 --seed 5 --passes 1 --hold 90s";
+    let heap = cold.begin(load(heap)).unwrap();
+    let config = "mode = \"manage\"\nbudget = \"1300 MiB\"\ndiscover = [\"tier-*\"]\ncommitment = \"elastic\"\n\
+                  [class.default]\ntier = \"50%\"\n";
+    let daemon = Daemon::start(run.path(), config).unwrap();
+    let takes = grow.begin(load("--size 700M --grow 20M --seed 3 --passes 0 --hold 30s")).unwrap();
+    until("cold memory in the tier", JOB, || {
+        Ok(tier_of(&daemon, cold).filter(|tier| tier.stored >= mib(64)))
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{}", daemon.command(&["explain", "tier-cold"]).unwrap()));
+    let tier = tier_of(&daemon, cold).unwrap();
+    say(&format!("{tier:?}"));
+    say(&daemon.command(&["explain", "tier-cold"]).unwrap());
+    assert!(tier.held < tier.stored.mul_div(2, 3), "{tier:?}");
+    grow.finish::<Summary>(takes, "taking memory", JOB).unwrap();
+    let checked: Summary = cold.finish(heap, "keeping a heap", JOB).unwrap();
+    say(&format!("{checked:?}"));
+    // A daemon that starts anew knows it.
+    daemon.kill();
+    let daemon = Daemon::start(run.path(), config).unwrap();
+    until("the tier after a restart", JOB, || Ok(tier_of(&daemon, cold).map(drop))).unwrap();
+    guests.iter().for_each(unhurt);
+    // Its guest is killed with its swap attached: nothing is left of it.
+    let dead = guests.remove(0);
+    let pid = dead.pid();
+    drop(dead);
+    until("no device of the dead guest", JOB, || {
+        Ok(noted(&Root::system()).iter().all(|noted| noted.pid != pid).then_some(()))
+    })
+    .unwrap();
+    daemon.stop().unwrap();
+    assert_eq!(host.oom_kills().unwrap(), 0);
+    let _: Bytes = mib(0);
+}
