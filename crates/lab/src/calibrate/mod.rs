@@ -110,7 +110,7 @@ impl Compared {
                 curve("measured", MEASURED, all(&self.recording.course)),
             ],
             line: Some((show::mib(self.recording.capacity), format!("the host's memory: {capacity} MiB"))),
-            is_detail: false,
+            ..Panel::default()
         }
     }
 
@@ -130,6 +130,7 @@ impl Compared {
             ],
             line: None,
             is_detail: true,
+            ..Panel::default()
         })
     }
 

@@ -2,6 +2,7 @@
 
 use crate::experiments::experiment::Entry;
 
+pub mod burst;
 pub mod cooperative;
 pub mod demo;
 pub mod density;
@@ -13,9 +14,10 @@ pub mod pause;
 pub mod react;
 pub mod sharing;
 pub mod steady;
+pub mod swap_sweep;
 
 /// All experiments, in the order of the list.
-pub const ALL: [Entry; 14] = [
+pub const ALL: [Entry; 16] = [
     Entry::of::<demo::Demo>(),
     Entry::of::<demo::DemoUml>(),
     Entry::of::<density::Density>(),
@@ -30,6 +32,8 @@ pub const ALL: [Entry; 14] = [
     Entry::of::<hotplug::Hotplug>(),
     Entry::of::<sharing::Sharing>(),
     Entry::of::<ksm::Ksm>(),
+    Entry::of::<swap_sweep::SwapSweep>(),
+    Entry::of::<burst::Burst>(),
 ];
 
 /// The experiment with this name.

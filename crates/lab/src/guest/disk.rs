@@ -43,11 +43,17 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Whether the file can be read without the host's page cache (tmpfs and some overlays refuse `O_DIRECT`).
+    /// Whether the file can be read without the host's page cache.
     #[must_use]
     pub fn direct(&self) -> bool {
-        rustix::fs::open(&self.path, OFlags::RDONLY | OFlags::DIRECT, Mode::empty()).is_ok()
+        is_direct(&self.path)
     }
+}
+
+/// Whether a file can be read without the host's page cache (tmpfs and some overlays refuse `O_DIRECT`).
+#[must_use]
+pub fn is_direct(path: &Path) -> bool {
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECT, Mode::empty()).is_ok()
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod life;
 pub mod probe;
 mod qemu;
 pub mod qmp;
+pub mod swap;
 mod uml;
 
 use std::fs::{self, File};
@@ -33,6 +34,7 @@ use crate::guest::channel::{Channel, Job, Standing};
 use crate::guest::disk::Disk;
 use crate::guest::life::Life;
 use crate::guest::qemu::Qemu;
+use crate::guest::swap::Swap;
 use crate::guest::uml::Uml;
 use crate::machine::accel::Accel;
 use crate::machine::lab::Run;
@@ -148,6 +150,19 @@ impl GuestBuilder {
     #[must_use]
     pub const fn agent(mut self, on: bool) -> Self {
         self.agent = on;
+        self
+    }
+
+    /// Whether a device can be plugged into it while it runs; off by default. (QEMU's q35 has no free port.)
+    #[must_use]
+    pub fn hotplug(self, on: bool) -> Self {
+        if on { self.arguments(&["-device", "pcie-root-port,id=hotplug0,chassis=1"]) } else { self }
+    }
+
+    /// Its own swap device; the guest does not swap to it before [`Swap::on`].
+    #[must_use]
+    pub fn swap(mut self, swap: &Swap) -> Self {
+        self.more.extend(swap.arguments());
         self
     }
 

@@ -15,3 +15,4 @@ pub mod small_host;
 pub mod small_tmpfs;
 pub mod swap;
 pub mod uml_kernel;
+pub mod zram;

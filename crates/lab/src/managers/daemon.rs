@@ -21,6 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The end of a configuration that lets memtide merge the equal memory of its guests.
 pub const SHARES: &str = "ksm = { mode = \"govern\" }\n[class.default]\nshare = true\n";
 
+/// The end of a configuration that lets memtide keep half of each guest's memory in a compressed tier.
+pub const TIER: &str = "[class.default]\ntier = \"50%\"\n";
+
 /// Its files.
 const CONFIGURATION: &str = "memtide.toml";
 const LOG: &str = "memtide.log";

@@ -17,6 +17,15 @@ pub fn fill(seed: u64, mib: u64, mib_per_s: Option<u64>) -> Ask {
     load(&format!("--size {mib}M --grow {rate} --seed {seed} --passes 0 --hold"))
 }
 
+/// A heap that was filled once and is left alone: `mib` MiB of objects that LZO compresses to `1 / ratio`. The job ends once it is filled; the load keeps
+/// it, to be checked and cancelled.
+#[must_use]
+pub fn cold_heap(seed: u64, mib: u64, ratio: &str) -> Ask {
+    load(&format!(
+        "--size {mib}M --grow max --content heap --compress {ratio} --seed {seed} --passes 0 --hold"
+    ))
+}
+
 /// Reads and checks the first `mib` MiB of the guest's disk at `mib_per_s` through its page cache. The load stays, and the
 /// cache with it: the kernel drops a block device's cache with its last opener.
 #[must_use]

@@ -20,6 +20,7 @@ mod no_harm;
 mod old_and_new;
 mod operator;
 mod policies;
+mod sweep;
 mod tier;
 mod torn;
 mod uml;
@@ -111,6 +112,7 @@ const OTHERS: [Test; 33] = tests![
     uml::an_instance_killed_in_the_middle_of_a_request_hurts_nobody,
     uml::an_instance_that_reboots_stops_or_halts_is_noticed,
     uml::instances_fit_into_a_small_tmpfs,
+    sweep::a_guest_swaps_to_compressed_memory_and_gets_every_byte_back,
     lab::a_guest_comes_back_after_a_reset,
     lab::freed_pages_come_back_and_the_balloon_moves,
     lab::a_guest_does_what_it_is_told,

@@ -19,7 +19,7 @@ fn tier_of(daemon: &Daemon, guest: &Guest) -> Option<Tier> {
 fn with_port(name: &str) -> GuestBuilder {
     reporting(name, mib(1024), true)
         .agent(true)
-        .arguments(&["-device", "pcie-root-port,id=hotplug0,chassis=1"])
+        .hotplug(true)
 }
 
 pub fn cold_memory_goes_to_a_tier_and_every_byte_comes_back() {

@@ -7,12 +7,14 @@ use serde::Serialize;
 
 use super::Scale;
 use super::guest::guest;
+use super::setting::COLD_RATIO;
 use crate::error::LabError;
 use crate::guest::{BOOT, Guest};
 use crate::machine::lab::Run;
 use crate::machine::small_host::SmallHost;
 use crate::output::statistics::median;
 use crate::wait::until;
+use crate::work::exercise::cold_heap;
 use crate::work::turn::{self, Load, Turn};
 
 /// A guest is idle if its cost has not dropped for this long: free page reporting runs every two seconds.
@@ -34,14 +36,23 @@ pub struct Alone {
 }
 
 impl Alone {
-    /// Measures a guest of this scale in a host of `ample` memory.
+    /// Measures a guest of this scale in a host of `ample` memory, which holds a cold heap if that is not zero.
     ///
     /// # Errors
     /// If the guest does not do its work.
-    pub fn measure(scale: Scale, load: &Load, ample: Bytes, run: &Run) -> Result<Self, LabError> {
+    pub fn measure(
+        scale: Scale,
+        load: &Load,
+        cold_mib: u64,
+        ample: Bytes,
+        run: &Run,
+    ) -> Result<Self, LabError> {
         let host = SmallHost::create("alone", ample, Bytes::ZERO)?;
         let guest = guest("alone", scale, load, true).start(run, Some(&host))?;
         guest.wait_up(BOOT)?;
+        if cold_mib > 0 {
+            guest.run(cold_heap(0, cold_mib, COLD_RATIO), turn::LONGEST_ALONE)?;
+        }
         let mut turns = Vec::new();
         let mut idle = Bytes::ZERO;
         for nth in 0..scale.turns_alone {

@@ -8,7 +8,7 @@ use super::job::Job;
 use crate::error::LabError;
 use crate::experiments::experiment::{Arm, Effort};
 use crate::machine::lab::Run;
-use crate::managers::daemon::SHARES;
+use crate::managers::daemon::{SHARES, TIER};
 use crate::managers::memtide::Memtide;
 use crate::managers::peer::{Peer, Rule};
 use crate::managers::{Manager, Nobody};
@@ -28,6 +28,8 @@ pub(super) enum By {
     ElasticPriorHalf,
     /// Elastic, and the guests' equal memory is merged.
     ElasticSharing,
+    /// Elastic, and half of each guest's memory may lie in a compressed tier.
+    ElasticTier,
 }
 
 impl By {
@@ -35,6 +37,8 @@ impl By {
         [Self::Nobody, Self::Reporting, Self::Mom, Self::Proxmox, Self::Strict, Self::Elastic];
     /// Only in the main variant.
     const OTHERS: [Self; 3] = [Self::ElasticSharing, Self::ElasticPriorZero, Self::ElasticPriorHalf];
+    /// For guests with cold heaps.
+    const COLD: [Self; 4] = [Self::Nobody, Self::Reporting, Self::Elastic, Self::ElasticTier];
     pub(super) const QUICK: [Self; 3] = [Self::Nobody, Self::Reporting, Self::Elastic];
 
     pub(super) const fn key(self) -> &'static str {
@@ -48,6 +52,7 @@ impl By {
             Self::ElasticPriorZero => "elastic-prior-0",
             Self::ElasticPriorHalf => "elastic-prior-17",
             Self::ElasticSharing => "elastic-ksm",
+            Self::ElasticTier => "elastic-tier",
         }
     }
 
@@ -62,11 +67,17 @@ impl By {
             Self::ElasticPriorZero => "memtide elastic, prior 0 %",
             Self::ElasticPriorHalf => "memtide elastic, prior 17 %",
             Self::ElasticSharing => "memtide elastic, equal memory merged",
+            Self::ElasticTier => "memtide elastic with tiers",
         }
     }
 
     pub(super) const fn is_memtide(self) -> bool {
         !matches!(self, Self::Nobody | Self::Reporting | Self::Mom | Self::Proxmox)
+    }
+
+    /// Whether a tier is plugged into the guests.
+    pub(super) const fn has_tier(self) -> bool {
+        matches!(self, Self::ElasticTier)
     }
 
     /// Whether the machine's KSM is set.
@@ -110,6 +121,7 @@ impl By {
             Self::ElasticPriorZero => Box::new(memtide(Commitment::Elastic)?.with("growth_prior = \"0%\"")),
             Self::ElasticPriorHalf => Box::new(memtide(Commitment::Elastic)?.with("growth_prior = \"17%\"")),
             Self::ElasticSharing => Box::new(memtide(Commitment::Elastic)?.with(SHARES)),
+            Self::ElasticTier => Box::new(memtide(Commitment::Elastic)?.with(TIER)),
         })
     }
 }
@@ -144,12 +156,18 @@ impl Case {
         ];
         let others = By::OTHERS.map(|by| Self { by, job: Job::Memory, peaks: Peaks::Offset, swap: false });
         let managers = |(job, peaks, swap)| By::ALL.map(|by| Self { by, job, peaks, swap });
-        variants.into_iter().flat_map(managers).chain(others)
+        let cold = By::COLD.map(|by| Self { by, job: Job::ColdHeap, peaks: Peaks::Offset, swap: false });
+        variants.into_iter().flat_map(managers).chain(others).chain(cold)
     }
 
     /// The case of an arm.
     pub(super) fn of(arm: &Arm) -> Option<Self> {
         Self::all().find(|case| case.key() == arm.key)
+    }
+
+    /// Whether the guests have memtide's agent: those with cold heaps do, under memtide.
+    pub(super) const fn has_agents(self) -> bool {
+        matches!(self.job, Job::ColdHeap) && self.by.is_memtide()
     }
 
     pub(super) const fn reporting(self) -> bool {
@@ -159,7 +177,7 @@ impl Case {
     /// The text after the manager's key: empty for the main variant.
     pub(super) const fn suffix(self) -> &'static str {
         match (self.job, self.peaks, self.swap) {
-            (Job::PageCache, ..) => Job::PageCache.suffix(),
+            (Job::PageCache | Job::ColdHeap, ..) => self.job.suffix(),
             (Job::Memory, Peaks::Offset, false) => "",
             (Job::Memory, Peaks::Offset, true) => "-zram",
             (Job::Memory, Peaks::Simultaneous, false) => "-simultaneous",
@@ -170,6 +188,7 @@ impl Case {
     pub(super) const fn variant(self) -> &'static str {
         match (self.job, self.peaks, self.swap) {
             (Job::PageCache, ..) => "page cache in use, offset peaks, no swap",
+            (Job::ColdHeap, ..) => "cold heaps, offset peaks, no swap on the host",
             (Job::Memory, Peaks::Offset, false) => "offset peaks, no swap",
             (Job::Memory, Peaks::Offset, true) => "offset peaks, swap on zram",
             (Job::Memory, Peaks::Simultaneous, false) => "simultaneous peaks, no swap",

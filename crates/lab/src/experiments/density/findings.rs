@@ -6,7 +6,7 @@ use serde_json::json;
 use super::DensityResult;
 use super::case::{By, Case, Peaks};
 use super::job::Job;
-use super::setting::Setting;
+use super::setting::{COLD_RATIO, Setting};
 use crate::error::LabError;
 use crate::experiments::experiment::{ArmSeen, Findings, Seen};
 use crate::output::plot::bars::{self, Bar, Bars};
@@ -23,6 +23,9 @@ const WHOLE: f64 = 0.999;
 const RUNS_TO_JUDGE: usize = 3;
 /// With equal memory merged, elastic gets this many times the guests through.
 const SHARING_TIMES: f64 = 1.2;
+/// With tiers, this many times the guests get through as with balloons alone, and their work takes at most this many times as long.
+const TIER_TIMES: f64 = 1.5;
+const TIER_SLOWDOWN: f64 = 1.1;
 /// A manager that moves more than this many times the bytes of the rule that holds most guests moves too much.
 const MOVES_AT_MOST: f64 = 2.0;
 
@@ -124,6 +127,10 @@ fn work_of(job: Job, setting: &Setting) -> String {
                 "With page cache in use, it reads the same {cache} MiB of its disk each time and fills {anon} MiB."
             )
         }
+        None if job == Job::ColdHeap => format!(
+            "With a cold heap, it fills {} MiB at the beginning, which compress to 1/{COLD_RATIO}, and {anon} MiB at its turn.",
+            setting.cold_mib
+        ),
         None => format!("It fills {anon} MiB and checks all of it."),
     };
     let alone = &setting.alone;
@@ -229,7 +236,8 @@ fn broken(ran: &[Ran<'_>]) -> Vec<String> {
     let others: Vec<&Ran<'_>> = ran.iter().filter(|ran| !ran.case.by.is_memtide()).collect();
     let best = others.iter().map(|ran| ran.guests().middle).fold(0.0, f64::max);
     let unmanaged = ran.iter().find(|ran| ran.case.by == By::Nobody).map(|ran| ran.guests().middle);
-    let elastic = ran.iter().find(|ran| ran.case.by == By::Elastic).map(|ran| ran.guests().middle);
+    let of_elastic = ran.iter().find(|ran| ran.case.by == By::Elastic);
+    let elastic = of_elastic.map(|ran| ran.guests().middle);
     let mut broken = Vec::new();
     for ran in ran.iter().filter(|ran| ran.case.by.is_memtide()) {
         let (name, guests) = (&ran.seen.arm.title, ran.guests().middle);
@@ -251,7 +259,9 @@ fn broken(ran: &[Ran<'_>]) -> Vec<String> {
                 ),
             );
             let goal = unmanaged.zip(ran.case.by.times_unmanaged());
-            if let Some((unmanaged, times)) = goal.filter(|_| !is_open) {
+            // No balloon gets a cold heap.
+            let has_goal = !is_open && ran.case.job != Job::ColdHeap;
+            if let Some((unmanaged, times)) = goal.filter(|_| has_goal) {
                 let what = format!(
                     "{} guests got through, unmanaged {}: the goal is {times} ×",
                     show::count(guests),
@@ -273,10 +283,43 @@ fn broken(ran: &[Ran<'_>]) -> Vec<String> {
         }
         let undone = results().any(|result| result.work_done_fraction < WHOLE);
         is_broken(undone, "not all work of the guests that got through was done".to_owned());
+        if ran.case.by.has_tier() {
+            broken.extend(goals_of_tiers(ran, of_elastic));
+        }
         if ran.case.peaks == Peaks::Offset && !ran.case.swap && ran.seen.runs.len() >= RUNS_TO_JUDGE {
             broken.extend(slower(ran, &others));
             broken.extend(moves_too_much(ran, &others));
         }
+    }
+    broken
+}
+
+/// The goals of tiers that were missed, against balloons alone.
+fn goals_of_tiers(ran: &Ran<'_>, balloons: Option<&Ran<'_>>) -> Vec<String> {
+    let Some(balloons) = balloons else { return Vec::new() };
+    let (name, guests, without) = (&ran.seen.arm.title, ran.guests().middle, balloons.guests().middle);
+    let mut broken = Vec::new();
+    let is_open = ran.results().any(|result| result.at_least);
+    if guests < without * TIER_TIMES && !is_open {
+        broken.push(format!(
+            "{name}: {} guests got through, with balloons alone {}: the goal is {TIER_TIMES} ×",
+            show::count(guests),
+            show::count(without)
+        ));
+    }
+    if ran.seen.runs.len() < RUNS_TO_JUDGE {
+        return broken;
+    }
+    let ratio = |guests: u64| {
+        let ratio = ran.slowdown(guests)?.middle / balloons.slowdown(guests)?.middle;
+        (ratio > TIER_SLOWDOWN).then(|| format!("{ratio:.2} × with {guests}"))
+    };
+    let slow: Vec<String> = (1..=most_guests(std::slice::from_ref(ran))).filter_map(ratio).collect();
+    if !slow.is_empty() {
+        broken.push(format!(
+            "{name}: time of the work against balloons alone, goal {TIER_SLOWDOWN} ×: {}",
+            slow.join(", ")
+        ));
     }
     broken
 }
@@ -310,7 +353,7 @@ fn moves_too_much(ran: &Ran<'_>, others: &[&Ran<'_>]) -> Option<String> {
 }
 
 /// The lines of the table.
-fn rows<'a>() -> [Row<Ran<'a>>; 12] {
+fn rows<'a>() -> [Row<Ran<'a>>; 16] {
     [
         ("guests that got through", guests_of),
         ("bound: others as reporting leaves them, 5 % free", |ran| count_of(ran, |r| Some(r.bound), "")),
@@ -323,6 +366,10 @@ fn rows<'a>() -> [Row<Ran<'a>>; 12] {
         ("host: major faults", |ran| count_of(ran, |r| Some(r.major_faults), "")),
         ("host: read back from swap", |ran| bytes_of(ran, |r| r.host_swap_in_bytes, "n/a (no swap)")),
         ("host: most memory in use", |ran| bytes_of(ran, |r| r.peak_usage_bytes, "n/a")),
+        ("cold heaps at the end", |ran| bytes_of(ran, |r| Some(r.cold_bytes), "")),
+        ("of it read back and intact", |ran| bytes_of(ran, |r| r.cold_verified_bytes, "n/a")),
+        ("guests: read back from swap", |ran| bytes_of(ran, |r| r.guest_swap_in_bytes, "not known")),
+        ("host: most memory in tiers besides", |ran| bytes_of(ran, |r| Some(r.tier_held_bytes), "")),
         ("moved by balloons", |ran| bytes_of(ran, |r| Some(r.memory_moved_bytes), "")),
         ("from need to grant, median", |ran| {
             over_runs(ran, |r| r.seconds_to_grant, |seconds| format!("{seconds:.1} s"), "n/a")

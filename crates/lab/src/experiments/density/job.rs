@@ -7,6 +7,8 @@ pub(super) enum Job {
     Memory,
     /// They read the same part of their disks each time, and fill less memory.
     PageCache,
+    /// They hold a cold heap from the beginning, and fill less memory.
+    ColdHeap,
 }
 
 impl Job {
@@ -15,6 +17,7 @@ impl Job {
         match self {
             Self::Memory => "it fills memory",
             Self::PageCache => "it reads its disk and fills memory",
+            Self::ColdHeap => "it holds a cold heap and fills memory",
         }
     }
 
@@ -23,6 +26,7 @@ impl Job {
         match self {
             Self::Memory => "",
             Self::PageCache => "-cache",
+            Self::ColdHeap => "-cold",
         }
     }
 }

@@ -11,6 +11,9 @@
 //! A second job uses its page cache: at each turn, each guest first reads the same 150 MiB of its disk, and fills only three fifths of
 //! its memory. A rule that takes page cache without asking who needs it makes guests read their disks again.
 //!
+//! A third job holds a cold heap: each guest fills two fifths of its memory once, with objects that compress as those of programs do, and leaves them alone.
+//! At its turn it fills as much again. No balloon gets the cold heap; a compressed tier does. At the end, every cold heap is read back and checked.
+//!
 //! In one more arm, memtide lets KSM merge the guests' equal memory: it sets the KSM of the whole machine meanwhile.
 
 use memtide_model::Bytes;
@@ -75,6 +78,14 @@ pub struct DensityResult {
     pub major_faults: u64,
     /// Bytes that the host read back from swap; null if it has no swap.
     pub host_swap_in_bytes: Option<Bytes>,
+    /// Bytes of the cold heaps of the guests at the end; zero if the job has none.
+    pub cold_bytes: Bytes,
+    /// The part that was read back then, and was intact; null if the job has no cold heaps.
+    pub cold_verified_bytes: Option<Bytes>,
+    /// Bytes that the guests read from their own swap before that; null if one of them did not answer.
+    pub guest_swap_in_bytes: Option<Bytes>,
+    /// The most memory that compressed tiers took at once, besides what is charged to the small host.
+    pub tier_held_bytes: Bytes,
     /// Bytes that the balloons moved, in both directions.
     pub memory_moved_bytes: Bytes,
     /// The most memory charged to the small host at once; null if the kernel does not count it.

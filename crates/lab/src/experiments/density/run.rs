@@ -5,27 +5,37 @@ use std::collections::VecDeque;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use memtide_load::exerciser::content::Tally;
+use memtide_load::exerciser::report::Summary;
+use memtide_load::helper::meminfo::Meminfo;
+use memtide_load::helper::wire::Ask;
 use memtide_model::Bytes;
 
+use super::Scale;
 use super::case::{Case, Peaks};
 use super::guest::guest;
-use super::setting::Setting;
+use super::setting::{COLD_RATIO, Setting};
 use super::{DensityResult, Step};
 use crate::error::LabError;
 use crate::experiments::experiment::{Repetition, Seen};
+use crate::guest::channel::Job;
 use crate::guest::{BOOT, Boot, Guest};
 use crate::machine::facts;
 use crate::machine::lab::Run;
 use crate::machine::small_host::SmallHost;
 use crate::machine::swap::ZramSwap;
+use crate::machine::zram;
 use crate::managers::{Managed, Manager, check_untouched};
 use crate::output::sample::Samples;
 use crate::output::screen::Screen;
 use crate::output::statistics::median;
 use crate::wait::{LOOK_EVERY, check_interrupt};
 use crate::work;
-use crate::work::turn::Turn;
+use crate::work::exercise::cold_heap;
+use crate::work::turn::{self, Turn};
 
+/// The seeds of cold heaps begin here: no turn has them.
+const COLD_SEEDS: u64 = 5_000;
 /// The pause of a guest that has freed its memory, before the next one begins.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -59,9 +69,21 @@ struct Rise<'a> {
     guests_at: Vec<usize>,
     /// The idle guests, the one that has idled longest first.
     waiting: VecDeque<usize>,
+    /// The cold heaps of the guests, in their order.
+    cold: Vec<Job>,
+    tiers: Tiers,
     samples: Samples,
     /// Guests and turns of the rounds that all guests got through.
     finished: (usize, usize),
+}
+
+/// The memory of compressed tiers, which is charged to no cgroup.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tiers {
+    /// What the zram devices of the machine took before.
+    before: Bytes,
+    /// The most that they have taken since.
+    most: Bytes,
 }
 
 /// The end of a run. Events while the arm is taken down are not part of its figures.
@@ -104,6 +126,8 @@ pub fn run(
         turns: Vec::new(),
         guests_at: Vec::new(),
         waiting: VecDeque::new(),
+        cold: Vec::new(),
+        tiers: Tiers { before: zram::used_by_all(), most: Bytes::ZERO },
         samples: Samples::default(),
         finished: (0, 0),
     };
@@ -145,7 +169,9 @@ impl Rise<'_> {
         self.names.push(name.clone());
         self.screen.guest(&name, self.setting.scale.guest_memory.whole_mib());
         let Setting { scale, load, .. } = self.setting;
-        match guest(&nth, *scale, load, self.case.reporting()).start(self.run, Some(&self.host)) {
+        let scale = Scale { agents: scale.agents || self.case.has_agents(), ..*scale };
+        let guest = guest(&nth, scale, load, self.case.reporting()).hotplug(self.case.by.has_tier());
+        match guest.start(self.run, Some(&self.host)) {
             Ok(guest) => self.guests.push(guest),
             Err(LabError::Gone { how, .. }) => return Err(Stop::At(number, how)),
             Err(error @ LabError::Deadline { .. }) => return Err(Stop::At(number, error.to_string())),
@@ -164,7 +190,45 @@ impl Rise<'_> {
             }
         }
         self.waiting.push_front(number);
-        Ok(())
+        self.fill_cold_heap(number)
+    }
+
+    /// Fills the cold heap of a new guest, if the job has one.
+    fn fill_cold_heap(&mut self, number: usize) -> Result<(), Stop> {
+        if self.setting.cold_mib == 0 {
+            return Ok(());
+        }
+        let seed = self.of.seed + COLD_SEEDS + number as u64;
+        let job = self.guests[number].begin(cold_heap(seed, self.setting.cold_mib, COLD_RATIO))?;
+        self.cold.push(job);
+        let begun = Instant::now();
+        loop {
+            match self.guests[number].outcome::<Summary>(job) {
+                Ok(Some(_)) => return Ok(()),
+                Ok(None) if begun.elapsed() < turn::LONGEST => self.beat()?,
+                Ok(None) => return Err(Stop::At(number, "its cold heap takes too long".to_owned())),
+                Err(error) => {
+                    self.check_alive()?;
+                    return Err(Stop::At(number, error.with_cause()));
+                }
+            }
+        }
+    }
+
+    /// Reads all cold heaps back, one after another, and frees them. Adds words that differ; returns the bytes that were intact.
+    fn check_cold_heaps(&self, mismatches: &mut u64) -> Option<Bytes> {
+        let check = |job: &Job| Ask::Order { load: job.id(), line: "check".to_owned() };
+        let mut intact = Bytes::ZERO;
+        for (guest, job) in self.guests.iter().zip(&self.cold).filter(|(guest, _)| guest.alive()) {
+            // A guest that hangs, or whose own OOM killer took the heap, has no intact bytes.
+            let Ok(tally) = guest.ask::<Tally>(check(job), turn::LONGEST) else { continue };
+            *mismatches += tally.mismatches;
+            if tally.mismatches == 0 {
+                intact = intact.saturating_add(Bytes::new(tally.bytes));
+            }
+            let _ = guest.run(Ask::Cancel { job: job.id() }, turn::LONGEST);
+        }
+        (self.setting.cold_mib > 0).then_some(intact)
     }
 
     /// The new guest works, then the one that has idled longest.
@@ -218,6 +282,10 @@ impl Rise<'_> {
             self.screen.show(sample);
             let managed = Managed { dir: self.run.path(), host: &self.host, guests };
             self.manager.tick(managed)?;
+            if self.case.by.has_tier() {
+                self.tiers.most =
+                    self.tiers.most.max(zram::used_by_all().saturating_sub(self.tiers.before));
+            }
         }
         self.check_alive()?;
         let failed = |turn: &Turn| Some(Stop::At(turn.guest(), turn.failure()?.to_owned()));
@@ -249,13 +317,20 @@ impl Rise<'_> {
         while self.samples.take(&self.guests, |_| String::new()).is_none() {
             thread::sleep(LOOK_EVERY);
         }
+        let memory: Vec<Option<Meminfo>> =
+            self.guests.iter().filter(|guest| guest.alive()).map(|guest| guest.meminfo().ok()).collect();
+        let of_all = |of: &dyn Fn(&Meminfo) -> u64| -> Option<u64> {
+            memory.iter().map(|meminfo| meminfo.as_ref().map(of)).sum()
+        };
+        let guest_oom_kills = of_all(&Meminfo::oom_kills);
+        let swapped_in = of_all(&|meminfo| meminfo.swapped().0).map(|pages| Bytes::from_kib(4 * pages));
+        let mut cold_mismatches = 0;
+        let cold_verified = self.check_cold_heaps(&mut cold_mismatches);
         let managed = Managed { dir: self.run.path(), host: &self.host, guests: &self.guests };
         let measured = self.manager.stop(managed)?;
         if !self.manager.moves_memory() {
             check_untouched(&self.guests)?;
         }
-        let alive = self.guests.iter().filter(|guest| guest.alive());
-        let guest_oom_kills = alive.map(|guest| Some(guest.meminfo().ok()?.oom_kills())).sum();
         let (guests, turns) = self.finished;
         let done = work::done(&self.setting.load, &self.turns[..turns]);
         let steps = self.steps();
@@ -269,13 +344,17 @@ impl Rise<'_> {
             work_planned_bytes: done.planned,
             work_done_bytes: done.verified,
             work_done_fraction: done.fraction(),
-            mismatched_words: done.mismatches,
+            mismatched_words: done.mismatches + cold_mismatches,
             slowdown: steps.last().map(|step| step.slowdown),
             by_guests: steps,
             oom_kills: end.oom_kills,
             guest_oom_kills,
             major_faults: end.major_faults,
             host_swap_in_bytes: end.swap_in,
+            cold_bytes: Bytes::from_mib(self.setting.cold_mib * memory.len() as u64),
+            cold_verified_bytes: cold_verified,
+            guest_swap_in_bytes: swapped_in,
+            tier_held_bytes: self.tiers.most,
             memory_moved_bytes: self.samples.moved(),
             peak_usage_bytes: end.peak_usage,
             seconds_to_grant: measured.seconds_to_grant,

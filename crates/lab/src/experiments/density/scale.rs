@@ -5,6 +5,9 @@ use memtide_model::Bytes;
 use super::job::Job;
 use crate::guest::Vmm;
 
+/// The part of a guest's memory that its cold heap has.
+const COLD_FIFTHS: u64 = 2;
+
 /// The size of the guests, and the number of guests tried.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
@@ -38,13 +41,23 @@ impl Scale {
     pub const LEAST: Self =
         Self { guest_memory: Bytes::from_mib(512), most_guests: 4, turns_alone: 1, ..Self::WHOLE };
 
-    /// The memory that each guest fills. Four fifths, as in the patch set; a guest that also needs its page cache fills three fifths.
+    /// The memory that each guest fills at its turn. Four fifths, as in the patch set; a guest that also needs its page cache fills three fifths, and one
+    /// with a cold heap as much as this heap has.
     #[must_use]
     pub(super) const fn anon_mib(self, job: Job) -> u64 {
         let fifths = match job {
             Job::Memory => 4,
             Job::PageCache => 3,
+            Job::ColdHeap => COLD_FIFTHS,
         };
         self.guest_memory.whole_mib() * fifths / 5
+    }
+
+    /// The cold heap of each guest, in MiB; zero if the job has none.
+    pub(super) const fn cold_mib(self, job: Job) -> u64 {
+        match job {
+            Job::ColdHeap => self.guest_memory.whole_mib() * COLD_FIFTHS / 5,
+            Job::Memory | Job::PageCache => 0,
+        }
     }
 }

@@ -13,6 +13,8 @@ use crate::guest::disk::Disk;
 use crate::machine::lab::Run;
 use crate::work::turn::{self, Load};
 
+/// How far a cold heap compresses with LZO: as measured heaps.
+pub(super) const COLD_RATIO: &str = "2.5";
 /// The capacity in tenths of the peak of one guest.
 const CAPACITY_TENTHS: u64 = 35;
 /// An ample host for one guest, as a multiple of its memory.
@@ -32,20 +34,23 @@ pub(super) struct Setting {
     pub(super) capacity: Bytes,
     pub(super) alone: Alone,
     pub(super) load: Load,
+    /// The cold heap of each guest, in MiB; zero if it has none.
+    pub(super) cold_mib: u64,
 }
 
 impl Setting {
     /// Measures one guest, and sizes the host to match.
     pub(super) fn measure(scale: Scale, job: Job, run: &Run) -> Result<Self, LabError> {
         let cache = match job {
-            Job::Memory => None,
+            Job::Memory | Job::ColdHeap => None,
             Job::PageCache => Some((Disk::ensure(run.lab().cache(), DISK_SEED, CACHE_MIB)?, CACHE_MIB)),
         };
         let anon_mib = scale.anon_mib(job);
         let mut load = Load { cache, anon_mib, mib_per_s: None, longest: turn::LONGEST_ALONE };
-        let alone = Alone::measure(scale, &load, scale.guest_memory.mul_div(AMPLE, 1), run)?;
+        let cold_mib = scale.cold_mib(job);
+        let alone = Alone::measure(scale, &load, cold_mib, scale.guest_memory.mul_div(AMPLE, 1), run)?;
         load.longest = Duration::from_secs_f64(alone.turn_seconds * FAR_TOO_SLOW);
-        Ok(Self { scale, capacity: alone.peak.mul_div(CAPACITY_TENTHS, 10), alone, load })
+        Ok(Self { scale, capacity: alone.peak.mul_div(CAPACITY_TENTHS, 10), alone, load, cold_mib })
     }
 
     /// The reserve that memtide keeps by default.

@@ -216,6 +216,7 @@ impl DensityUml {
             capacity: Bytes::from_mib(self.fixed.mul_div(CAPACITY_TENTHS, 10).whole_mib()),
             alone: self.alone,
             load: load(&self.disk, longest),
+            cold_mib: 0,
         }
     }
 }

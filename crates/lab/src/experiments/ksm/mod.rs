@@ -181,7 +181,7 @@ impl Experiment for Ksm {
                 title: format!("saved: {}", load.title()),
                 curves: merging.enumerate().map(curve).collect(),
                 line: Some((possible, "all that can be saved".to_owned())),
-                is_detail: false,
+                ..Panel::default()
             })
         };
         let panels: Vec<Panel> = Load::ALL.into_iter().filter_map(panel).collect();
