@@ -46,6 +46,12 @@ until_true() {
 
 readonly CGROUPS=/sys/fs/cgroup/system.slice INNER=inner.service UML=uml.service
 
+# port_9273 METHOD-AND-PATH: the answer at the port for Prometheus.
+port_9273() {
+  exec 3<>/dev/tcp/127.0.0.1/9273
+  printf '%s HTTP/1.1\r\nHost: localhost\r\n\r\n' "$1" >&3
+  cat <&3
+}
 is_active() { systemctl is-active --quiet "$1"; }
 # says TEXT COMMAND...: whether the command's output, also that of a failing command, contains the text.
 says() {
@@ -181,6 +187,11 @@ in_guest() {
   check "the socket of the helper that reclaims is active" is_active memtide-reclaim.socket
   check "the socket of the helper that splits is active" is_active memtide-split.socket
   check "the socket of the helper that sets KSM is active" is_active memtide-ksm.socket
+  check "the port for Prometheus is closed by default" not is_active memtide-metrics.socket
+  systemctl start memtide-metrics.socket
+  check "Prometheus gets the metrics" says "memtide_decisions_total" port_9273 "GET /metrics"
+  check "and nothing else" says "404 Not Found" port_9273 "GET /v1/status"
+  systemctl stop memtide-metrics.socket
   check "the socket of the helper that asks about sockets is active" is_active memtide-knocks.socket
   check "only root may use the helpers' sockets" test "$(stat -c %a /run/memtide-{journal,reclaim,split,ksm,knocks}.sock | sort -u)" = 600
   ksm_found=$(cat /sys/kernel/mm/ksm/{run,pages_to_scan,sleep_millisecs} | xargs)
@@ -382,7 +393,7 @@ END
   systemctl stop user.service
   check "the UML instance runs on" is_active "$UML"
   dpkg --purge memtide >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; die "dpkg --purge failed"; }
-  check "the units are gone" not systemctl cat memtide.service memtide-journal.socket memtide-reclaim.socket memtide-split.socket memtide-ksm.socket memtide-knocks.socket
+  check "the units are gone" not systemctl cat memtide.service memtide-journal.socket memtide-reclaim.socket memtide-split.socket memtide-ksm.socket memtide-knocks.socket memtide-metrics.socket
   [ "$failed" = 0 ] || die "$failed checks failed"
   printf '%s\n' "$ALL_IS_WELL"
 }

@@ -154,6 +154,7 @@ impl<W: World> Engine<W> {
         let began = self.world.now();
         let step = self.step();
         let killed = self.world.killed();
+        self.counters.guests_killed += killed.len() as u64;
         for Killed { guest, how } in &killed {
             self.note(&format!("{} is gone: {how}", guest.name()));
         }
