@@ -23,7 +23,8 @@ pub fn command(socket: &Path) -> Result<ExitCode> {
 
 /// Answers the request on standard input.
 pub fn answer(socket: &Path) -> Result<ExitCode> {
-    let metrics = || Client::at(socket).metrics().map_err(|error| format!("{:#}", anyhow::Error::from(error)));
+    let metrics =
+        || Client::at(socket).metrics().map_err(|error| format!("{:#}", anyhow::Error::from(error)));
     answer_to(io::stdin().lock(), io::stdout().lock(), metrics)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -53,7 +54,10 @@ fn answer_to(
     };
     let kind = memtide_metrics::CONTENT_TYPE;
     let length = body.len();
-    write!(answers, "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n")?;
+    write!(
+        answers,
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    )?;
     answers.write_all(&body)?;
     answers.flush()
 }

@@ -59,11 +59,40 @@ const ROWS: &[(&str, &[Panel])] = &[
     (
         "The promise",
         &[
-            failure("Read back from swap", "bytes", &[("increase(memtide_host_swapped_in_bytes_total{instance=~\"$instance\"}[$__range])", "{{instance}}")]),
-            failure("Guests killed", "none", &[("increase(memtide_guests_killed_total{instance=~\"$instance\"}[$__range])", "{{instance}}")]),
-            failure("Programs killed in guests", "none", &[("sum(increase(memtide_guest_oom_kills_total{instance=~\"$instance\"}[$__range]))", "{{instance}}")]),
-            failure("Commitment missed by", "bytes", &[("memtide_host_breach_bytes{instance=~\"$instance\"}", "{{instance}}")]),
-            failure("Guests that wait now", "none", &[("instance:memtide_guests_waiting:sum{instance=~\"$instance\"}", "{{instance}}")]),
+            failure(
+                "Read back from swap",
+                "bytes",
+                &[(
+                    "increase(memtide_host_swapped_in_bytes_total{instance=~\"$instance\"}[$__range])",
+                    "{{instance}}",
+                )],
+            ),
+            failure(
+                "Guests killed",
+                "none",
+                &[(
+                    "increase(memtide_guests_killed_total{instance=~\"$instance\"}[$__range])",
+                    "{{instance}}",
+                )],
+            ),
+            failure(
+                "Programs killed in guests",
+                "none",
+                &[(
+                    "sum(increase(memtide_guest_oom_kills_total{instance=~\"$instance\"}[$__range]))",
+                    "{{instance}}",
+                )],
+            ),
+            failure(
+                "Commitment missed by",
+                "bytes",
+                &[("memtide_host_breach_bytes{instance=~\"$instance\"}", "{{instance}}")],
+            ),
+            failure(
+                "Guests that wait now",
+                "none",
+                &[("instance:memtide_guests_waiting:sum{instance=~\"$instance\"}", "{{instance}}")],
+            ),
             Panel {
                 title: "Overcommitment",
                 about: "The full sizes of all guests in relation to the memory of the host.",
@@ -81,7 +110,10 @@ const ROWS: &[(&str, &[Panel])] = &[
                 about: "The ledger: all parts add up to the capacity while the reserve is kept.",
                 unit: "bytes",
                 draws: Draws::Stack,
-                queries: &[("sum by (part) (memtide_host_memory_bytes{instance=~\"$instance\"})", "{{part}}")],
+                queries: &[(
+                    "sum by (part) (memtide_host_memory_bytes{instance=~\"$instance\"})",
+                    "{{part}}",
+                )],
             },
             Panel {
                 title: "Shortage of the host",
@@ -95,7 +127,10 @@ const ROWS: &[(&str, &[Panel])] = &[
                 about: "What balloons give to the host, and what guests get from it.",
                 unit: "binBps",
                 draws: Draws::Lines,
-                queries: &[("sum by (direction) (rate(memtide_moved_bytes_total{instance=~\"$instance\"}[$__rate_interval]))", "{{direction}}")],
+                queries: &[(
+                    "sum by (direction) (rate(memtide_moved_bytes_total{instance=~\"$instance\"}[$__rate_interval]))",
+                    "{{direction}}",
+                )],
             },
             Panel {
                 title: "Host: stalls and swap",
@@ -103,8 +138,14 @@ const ROWS: &[(&str, &[Panel])] = &[
                 unit: "percentunit",
                 draws: Draws::Lines,
                 queries: &[
-                    ("rate(memtide_host_stalled_seconds_total{instance=~\"$instance\"}[$__rate_interval])", "{{instance}} {{tasks}}"),
-                    ("rate(memtide_host_swapped_in_bytes_total{instance=~\"$instance\"}[$__rate_interval]) / on (job, instance) memtide_host_capacity_bytes", "{{instance}} read from swap, part of the host's memory each second"),
+                    (
+                        "rate(memtide_host_stalled_seconds_total{instance=~\"$instance\"}[$__rate_interval])",
+                        "{{instance}} {{tasks}}",
+                    ),
+                    (
+                        "rate(memtide_host_swapped_in_bytes_total{instance=~\"$instance\"}[$__rate_interval]) / on (job, instance) memtide_host_capacity_bytes",
+                        "{{instance}} read from swap, part of the host's memory each second",
+                    ),
                 ],
             },
         ],
@@ -117,28 +158,40 @@ const ROWS: &[(&str, &[Panel])] = &[
                 about: "What the memory of the chosen guests is, from inside. The parts add up to their full size.",
                 unit: "bytes",
                 draws: Draws::Stack,
-                queries: &[("sum by (part) (memtide_guest_size_bytes{instance=~\"$instance\",guest=~\"$guest\"})", "{{part}}")],
+                queries: &[(
+                    "sum by (part) (memtide_guest_size_bytes{instance=~\"$instance\",guest=~\"$guest\"})",
+                    "{{part}}",
+                )],
             },
             Panel {
                 title: "Costs of the guests, by part",
                 about: "What the chosen guests cost the host, without what KSM merged.",
                 unit: "bytes",
                 draws: Draws::Stack,
-                queries: &[("sum by (part) (memtide_guest_cost_bytes{instance=~\"$instance\",guest=~\"$guest\"})", "{{part}}")],
+                queries: &[(
+                    "sum by (part) (memtide_guest_cost_bytes{instance=~\"$instance\",guest=~\"$guest\"})",
+                    "{{part}}",
+                )],
             },
             Panel {
                 title: "What memtide does about the guests",
                 about: "The number of guests in each state.",
                 unit: "none",
                 draws: Draws::Stack,
-                queries: &[("sum by (state) (memtide_guest_state{instance=~\"$instance\",guest=~\"$guest\"}) > 0", "{{state}}")],
+                queries: &[(
+                    "sum by (state) (memtide_guest_state{instance=~\"$instance\",guest=~\"$guest\"}) > 0",
+                    "{{state}}",
+                )],
             },
             Panel {
                 title: "Memory that guests wait for",
                 about: "Guests that wait for nothing are not shown.",
                 unit: "bytes",
                 draws: Draws::Lines,
-                queries: &[("memtide_guest_awaited_bytes{instance=~\"$instance\",guest=~\"$guest\"} > 0", "{{guest}}")],
+                queries: &[(
+                    "memtide_guest_awaited_bytes{instance=~\"$instance\",guest=~\"$guest\"} > 0",
+                    "{{guest}}",
+                )],
             },
             Panel {
                 title: "How long guests waited",
@@ -146,8 +199,14 @@ const ROWS: &[(&str, &[Panel])] = &[
                 unit: "s",
                 draws: Draws::Lines,
                 queries: &[
-                    ("histogram_quantile(0.5, sum by (le) (rate(memtide_guest_wait_seconds_bucket{instance=~\"$instance\"}[$__range])))", "half"),
-                    ("histogram_quantile(0.95, sum by (le) (rate(memtide_guest_wait_seconds_bucket{instance=~\"$instance\"}[$__range])))", "19 of 20"),
+                    (
+                        "histogram_quantile(0.5, sum by (le) (rate(memtide_guest_wait_seconds_bucket{instance=~\"$instance\"}[$__range])))",
+                        "half",
+                    ),
+                    (
+                        "histogram_quantile(0.95, sum by (le) (rate(memtide_guest_wait_seconds_bucket{instance=~\"$instance\"}[$__range])))",
+                        "19 of 20",
+                    ),
                 ],
             },
             Panel {
@@ -155,7 +214,10 @@ const ROWS: &[(&str, &[Panel])] = &[
                 about: "Allocations that had to wait, each second. Guests whose kernels do not tell are not shown.",
                 unit: "ops",
                 draws: Draws::Lines,
-                queries: &[("rate(memtide_guest_allocation_stalls_total{instance=~\"$instance\",guest=~\"$guest\"}[$__rate_interval]) > 0", "{{guest}}")],
+                queries: &[(
+                    "rate(memtide_guest_allocation_stalls_total{instance=~\"$instance\",guest=~\"$guest\"}[$__rate_interval]) > 0",
+                    "{{guest}}",
+                )],
             },
             Panel {
                 title: "Sizes: kept and asked for",
@@ -163,8 +225,14 @@ const ROWS: &[(&str, &[Panel])] = &[
                 unit: "bytes",
                 draws: Draws::Lines,
                 queries: &[
-                    ("memtide_guest_actual_bytes{instance=~\"$instance\",guest=~\"$guest\"}", "{{guest}} keeps"),
-                    ("memtide_guest_target_bytes{instance=~\"$instance\",guest=~\"$guest\"}", "{{guest}} is asked to keep"),
+                    (
+                        "memtide_guest_actual_bytes{instance=~\"$instance\",guest=~\"$guest\"}",
+                        "{{guest}} keeps",
+                    ),
+                    (
+                        "memtide_guest_target_bytes{instance=~\"$instance\",guest=~\"$guest\"}",
+                        "{{guest}} is asked to keep",
+                    ),
                 ],
             },
             Panel {
@@ -189,8 +257,14 @@ const ROWS: &[(&str, &[Panel])] = &[
                 draws: Draws::Lines,
                 queries: &[
                     ("memtide_decision_age_seconds{instance=~\"$instance\"}", "{{instance}} age"),
-                    ("instance:memtide_decision_seconds:mean5m{instance=~\"$instance\"}", "{{instance}} time of a decision"),
-                    ("memtide_journal_behind_seconds{instance=~\"$instance\"}", "{{instance}} journal behind"),
+                    (
+                        "instance:memtide_decision_seconds:mean5m{instance=~\"$instance\"}",
+                        "{{instance}} time of a decision",
+                    ),
+                    (
+                        "memtide_journal_behind_seconds{instance=~\"$instance\"}",
+                        "{{instance}} journal behind",
+                    ),
                 ],
             },
             Panel {
@@ -198,7 +272,10 @@ const ROWS: &[(&str, &[Panel])] = &[
                 about: "Each second, by result. A refused action would have broken a promise.",
                 unit: "ops",
                 draws: Draws::Lines,
-                queries: &[("sum by (result) (rate(memtide_actions_total{instance=~\"$instance\"}[$__rate_interval]))", "{{result}}")],
+                queries: &[(
+                    "sum by (result) (rate(memtide_actions_total{instance=~\"$instance\"}[$__rate_interval]))",
+                    "{{result}}",
+                )],
             },
         ],
     ),
@@ -245,7 +322,9 @@ pub(crate) fn json() -> Result<String> {
         }
         y += height;
     }
-    let mut variables = vec![json!({ "name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus" })];
+    let mut variables = vec![
+        json!({ "name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus" }),
+    ];
     for (name, query) in VARIABLES {
         query::check(query, &rules::recorded())?;
         variables.push(json!({
@@ -314,14 +393,19 @@ impl Panel {
     }
 
     fn defaults(&self) -> Value {
-        let red_above_zero = json!([{ "color": "green", "value": null }, { "color": "red", "value": 0.000_001 }]);
+        let red_above_zero =
+            json!([{ "color": "green", "value": null }, { "color": "red", "value": 0.000_001 }]);
         let steps = match self.draws {
             Draws::Failure => red_above_zero,
             _ => json!([{ "color": "blue", "value": null }]),
         };
         let custom = match self.draws {
-            Draws::Stack => json!({ "drawStyle": "line", "fillOpacity": 60, "lineWidth": 0, "stacking": { "mode": "normal", "group": "A" } }),
-            Draws::Lines => json!({ "drawStyle": "line", "fillOpacity": 0, "lineWidth": 1, "spanNulls": false }),
+            Draws::Stack => {
+                json!({ "drawStyle": "line", "fillOpacity": 60, "lineWidth": 0, "stacking": { "mode": "normal", "group": "A" } })
+            }
+            Draws::Lines => {
+                json!({ "drawStyle": "line", "fillOpacity": 0, "lineWidth": 1, "spanNulls": false })
+            }
             _ => json!({}),
         };
         json!({ "unit": self.unit, "min": 0, "thresholds": { "mode": "absolute", "steps": steps }, "custom": custom })

@@ -32,7 +32,8 @@ pub(crate) fn check(query: &str, recorded: &[&str]) -> Result<()> {
 fn metric(name: &str) -> Option<&'static Metric> {
     let is_it = |metric: &&Metric| {
         let end = name.strip_prefix(metric.name);
-        let is_sample = metric.kind == Kind::Histogram && end.is_some_and(|end| ["_bucket", "_sum", "_count"].contains(&end));
+        let is_sample = metric.kind == Kind::Histogram
+            && end.is_some_and(|end| ["_bucket", "_sum", "_count"].contains(&end));
         end == Some("") && metric.kind != Kind::Histogram || is_sample
     };
     METRICS.iter().find(is_it)
@@ -44,7 +45,11 @@ fn check_matcher(query: &str, metric: &Metric, matcher: &str) -> Result<()> {
     let name = name.trim_end_matches('!').trim();
     let label = metric.labels.iter().find(|label| label.name == name);
     let is_bound = name == "le" && metric.kind == Kind::Histogram;
-    ensure!(label.is_some() || is_bound || ADDED.contains(&name), "{query}: {} has no label {name}", metric.name);
+    ensure!(
+        label.is_some() || is_bound || ADDED.contains(&name),
+        "{query}: {} has no label {name}",
+        metric.name
+    );
     let values = label.map_or(&[][..], |label| label.values);
     let given = value.trim_start_matches('~').replace(['\\', '"', '\''], "");
     for value in given.split('|').filter(|_| !values.is_empty()) {

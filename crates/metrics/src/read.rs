@@ -133,8 +133,7 @@ pub(crate) fn size_parts(scrape: &Scrape<'_>, samples: &mut Samples<'_>) {
         let SizeParts { used, needed_cache, cold_cache, free, untold, given } = parts.size;
         let is_told = guest.report.used.is_some();
         let told = |part| is_told.then_some(part);
-        let parts =
-            [told(used), told(needed_cache), told(cold_cache), told(free), Some(untold), Some(given)];
+        let parts = [told(used), told(needed_cache), told(cold_cache), told(free), Some(untold), Some(given)];
         for (part, bytes) in SIZE_PARTS.iter().zip(parts) {
             if let Some(bytes) = bytes {
                 samples.with(&[&guest.name, part], bytes);

@@ -8,8 +8,9 @@ use memtide_api::view::Status;
 use memtide_engine::{Board, LastTick, Published};
 use memtide_metrics::{Kind, METRICS, Scrape, Sums, encode};
 use memtide_model::{
-    Absence, Backend, Balloon, Bytes, Capabilities, Config, Cost, GuestId, GuestReport, GuestSeen, GuestStats,
-    HostReport, HostSeen, Moment, Plan, Reading, Report, Snapshot, Span, State, Told, Verdict, WallClock,
+    Absence, Backend, Balloon, Bytes, Capabilities, Config, Cost, GuestId, GuestReport, GuestSeen,
+    GuestStats, HostReport, HostSeen, Moment, Plan, Reading, Report, Snapshot, Span, State, Told, Verdict,
+    WallClock,
 };
 
 const fn mib(mib: u64) -> Bytes {
@@ -167,7 +168,8 @@ fn sample(line: &str) -> (String, Vec<(String, String)>, f64) {
 
 /// The sum of the samples with this name and, if not empty, this value of a label.
 fn sum(samples: &Samples, name: &str, label: &str) -> f64 {
-    let is_it = |labels: &[(String, String)]| label.is_empty() || labels.iter().any(|(_, value)| value == label);
+    let is_it =
+        |labels: &[(String, String)]| label.is_empty() || labels.iter().any(|(_, value)| value == label);
     let found = samples.iter().filter(|((found, labels), _)| found == name && is_it(labels));
     found.map(|(_, value)| value).sum()
 }
@@ -192,7 +194,8 @@ fn the_parts_add_up() {
     // 640 resident and 5 in swap; what KSM merged is in neither.
     is("memtide_guest_cost_bytes", "", mib(645));
     is("memtide_guest_merged_bytes", "", mib(10));
-    let torn = samples.keys().any(|(name, labels)| name == "memtide_guest_cost_bytes" && labels[1].1 == "torn");
+    let torn =
+        samples.keys().any(|(name, labels)| name == "memtide_guest_cost_bytes" && labels[1].1 == "torn");
     assert!(!torn, "nobody knows what is torn: no sample");
     for state in ["memtide_host_state", "memtide_guest_state"] {
         assert_eq!(sum(&samples, state, ""), 1.0, "one {state} holds");

@@ -123,7 +123,10 @@ impl Simulate {
             return self.several();
         }
         if let Some(path) = &self.report {
-            page::refuse(path, &[self.scenario.first().map(PathBuf::as_path), self.from.as_deref(), self.config.as_deref()])?;
+            page::refuse(
+                path,
+                &[self.scenario.first().map(PathBuf::as_path), self.from.as_deref(), self.config.as_deref()],
+            )?;
         }
         let mut subject = self.subject()?;
         self.adjust(&mut subject.scenario)?;

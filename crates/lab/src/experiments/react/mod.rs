@@ -227,7 +227,11 @@ fn result(reaction: stall::Reaction, raw: Duration) -> Result<ReactResult, LabEr
 /// The class of the busy guests: all of their memory is promised to them, so that only the idle one can give.
 fn busy_keep_all() -> String {
     let names: Vec<String> = (2..=1 + BUSY).map(|nth| format!("\"{NAMES}{nth}\"")).collect();
-    format!("[class.busy]\nmatch = [{}]\nreservation = \"{} MiB\"", names.join(", "), GUEST_MEMORY.whole_mib())
+    format!(
+        "[class.busy]\nmatch = [{}]\nreservation = \"{} MiB\"",
+        names.join(", "),
+        GUEST_MEMORY.whole_mib()
+    )
 }
 
 /// A host in the state hard: four guests use most of their memory, and one has freed nearly all of it. Until this one has
