@@ -3,6 +3,7 @@
 //! Rows from the question that matters most: was the promise kept, where is the host's memory, what of the guests, what of the daemon.
 
 use anyhow::Result;
+use memtide_metrics::METRICS;
 use serde_json::{Value, json};
 
 use crate::{query, rules};
@@ -328,7 +329,7 @@ pub(crate) fn json() -> Result<String> {
     for (name, query) in VARIABLES {
         query::check(query, &rules::recorded())?;
         variables.push(json!({
-            "name": name, "type": "query", "datasource": datasource(), "definition": query, "query": { "query": query, "refId": name },
+            "name": name, "type": "query", "datasource": datasource(), "query": { "query": query, "refId": name },
             "multi": true, "includeAll": true, "allValue": ".*", "current": { "text": "All", "value": "$__all" }, "refresh": 2, "sort": 5,
         }));
     }
@@ -365,7 +366,7 @@ impl Panel {
         Ok(json!({
             "id": id, "type": self.kind(), "title": self.title, "description": self.about, "datasource": datasource(),
             "gridPos": { "x": x, "y": y, "w": w, "h": h }, "targets": targets, "options": self.options(),
-            "fieldConfig": { "defaults": self.defaults(), "overrides": colours() },
+            "fieldConfig": { "defaults": self.defaults(), "overrides": colours(self.queries) },
         }))
     }
 
@@ -412,13 +413,16 @@ impl Panel {
     }
 }
 
-/// The colours of parts and states, by their names at the end of a legend.
-fn colours() -> Vec<Value> {
+/// The colours of the parts and states that these queries show, by their names at the end of a legend.
+fn colours(queries: Queries) -> Vec<Value> {
+    let asked = METRICS.iter().filter(|metric| queries.iter().any(|(query, _)| query.contains(metric.name)));
+    let shown: Vec<&str> =
+        asked.flat_map(|metric| metric.labels).flat_map(|label| label.values).copied().collect();
     let colour = |(name, colour): (&str, &str)| {
         json!({
             "matcher": { "id": "byRegexp", "options": format!("/(^| ){name}$/") },
             "properties": [{ "id": "color", "value": { "mode": "fixed", "fixedColor": colour } }],
         })
     };
-    COLOURS.into_iter().map(colour).collect()
+    COLOURS.into_iter().filter(|(name, _)| shown.contains(name)).map(colour).collect()
 }

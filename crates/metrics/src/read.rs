@@ -103,11 +103,16 @@ pub(crate) fn guests<V: Into<Value>>(
     }
 }
 
+/// How a counter is found in what a balloon's driver tells.
+type OfDriver = fn(&GuestStats) -> Option<u64>;
+/// The same in what an agent tells.
+type OfAgent = fn(&AgentCounters) -> u64;
+
 /// A counter of the guest's kernel: its balloon's driver tells it, or its agent.
 pub(crate) fn guest_counter(
     scrape: &Scrape<'_>,
     samples: &mut Samples<'_>,
-    (driver, agent): (fn(&GuestStats) -> Option<u64>, fn(&AgentCounters) -> u64),
+    (driver, agent): (OfDriver, OfAgent),
 ) {
     guests(scrape, samples, |_, seen| {
         let told = &seen?.told;
