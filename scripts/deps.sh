@@ -187,15 +187,15 @@ install_lint() {
     read -ra packages <<<"$(lint_packages "$(dpkg-query -W -f '${Package} ' 'rustc*' 2>/dev/null)" | tr '\n' ' ')"
     apt_get install -y --no-install-recommends --no-remove "${packages[@]}" || true
   fi
-  has_clippy || say "clippy cannot be had here: checks that need it are left out"
-  has_rustfmt || say "rustfmt cannot be had here: checks that need it are left out"
+  has_clippy || say "clippy is not available here: checks that need it are left out"
+  has_rustfmt || say "rustfmt is not available here: checks that need it are left out"
 }
 
 install_peers() {
   local peer
   for peer in stress-ng lookbusy; do
     command -v "$peer" >/dev/null || [ -z "$(candidate "$peer")" ] || apt_get install -y --no-install-recommends "$peer" || true
-    command -v "$peer" >/dev/null || say "$peer cannot be had here: nothing is compared with it"
+    command -v "$peer" >/dev/null || say "$peer is not available here: nothing is compared with it"
   done
 }
 
@@ -206,7 +206,7 @@ install_libvirt() {
   $has && return
   if command -v apt-get >/dev/null; then
     apt_get install -y --no-install-recommends libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients ||
-      say "libvirt cannot be had here: tests with its guests are left out"
+      say "libvirt is not available here: tests with its guests are left out"
   fi
 }
 

@@ -9,7 +9,7 @@ use memtide_model::{Action, Answer, Bytes, Fact, GuestId, KsmProcess, KsmSeen, M
 use serde::{Deserialize, Serialize};
 
 /// The number of changes kept for each guest.
-const KEPT: usize = 20;
+pub(crate) const KEPT: usize = 20;
 /// The time between two points of KSM's history, and their number: an hour.
 const KSM_EVERY: Span = Span::from_secs(10);
 const KSM_POINTS: usize = 360;

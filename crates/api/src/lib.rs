@@ -3,6 +3,7 @@
 //! - [`view`]: the API's types, which the daemon writes and clients read, and their wording for people;
 //! - [`reclaim`]: memory that a guest can spare;
 //! - [`history`]: the last changes of each guest;
+//! - [`past`]: a journal in the same types;
 //! - [`Client`]: requests to the daemon's socket.
 #![forbid(unsafe_code)]
 
@@ -10,6 +11,7 @@ mod client;
 mod error;
 mod events;
 pub mod history;
+pub mod past;
 pub mod reclaim;
 pub mod view;
 

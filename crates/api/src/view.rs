@@ -4,9 +4,10 @@ use std::fmt;
 
 use memtide_engine::{Counters, LastTick, Published};
 use memtide_model::{
-    About, Backend, Bytes, Commitment, Fact, FactSource, Fence, GuestReport, GuestSeen, HostReport, KsmParts,
-    KsmProcess, KsmReport, KsmVerdict, Mode, Moment, Names, Offers, Outsiders, Parts, Polling, Reading, Span,
-    SwapCounters, TmpfsReport, UnderWay, Verdict, Withheld, counted, name_given, printable,
+    About, Backend, Bytes, Commitment, Fact, FactSource, Fence, GuestId, GuestReport, GuestSeen, HostReport,
+    KsmParts, KsmProcess, KsmReport, KsmVerdict, Mode, Moment, Moves, Names, Offers, Outsiders, Parts,
+    Polling, Pressure, Reading, Span, SwapCounters, TmpfsReport, Told, UnderWay, Verdict, Withheld, counted,
+    name_given, printable,
 };
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +43,9 @@ pub struct Status {
     pub host: HostReport,
     /// Traffic of the host's swap; absent if the host has no swap.
     pub swap: Option<SwapCounters>,
+    /// How long programs of the host have waited for memory since its boot; absent if its kernel has no PSI.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub pressure: Option<Pressure>,
     /// The guests, ordered by identity.
     pub guests: Vec<GuestStatus>,
     /// Guests that are not among these, because the list `users` of the configuration does not have their users.
@@ -66,6 +70,9 @@ pub struct GuestStatus {
     /// Where its memory is; `None` from a daemon that does not tell.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub parts: Option<Parts>,
+    /// How its programs have waited for memory since its boot.
+    #[serde(default)]
+    pub stalled: Stalled,
     /// Its present state, in a few words.
     pub state: String,
     /// The reason for its last change, in words.
@@ -75,6 +82,26 @@ pub struct GuestStatus {
     /// Whether its class lets KSM merge its memory, and KSM cannot: it is a file.
     #[serde(default)]
     pub cannot_share: bool,
+}
+
+/// How a guest's programs have waited for memory since its boot, as far as it tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stalled {
+    /// For how long some program waited, in microseconds (PSI); only an agent tells.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub some_us: Option<u64>,
+    /// How many allocations waited; old drivers do not tell.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub count: Option<u64>,
+}
+
+impl Stalled {
+    fn of(told: &Told) -> Self {
+        Self {
+            some_us: told.agent.latest().and_then(|agent| agent.stalls).map(|stalls| stalls.memory_some_us),
+            count: told.stats.latest().and_then(|stats| stats.alloc_stalls),
+        }
+    }
 }
 
 /// `GET /v1/ksm`.
@@ -287,8 +314,6 @@ pub struct CgroupReclaimAnswer {
 impl Status {
     /// Decisions are at most two seconds apart, and one takes less than that: an older one is the last of a daemon that no longer decides.
     const TOO_OLD: Span = Span::from_secs(10);
-    /// A balloon that is nearer to its target does not move: its target was rounded, or its guest keeps a few pages.
-    const MOVES: Bytes = Bytes::from_mib(4);
 
     /// The age of the last decision, if it is too old.
     #[must_use]
@@ -316,13 +341,8 @@ impl Status {
         }
         let number =
             |is: &dyn Fn(&GuestReport) -> bool| self.guests.iter().filter(|guest| is(&guest.report)).count();
-        let on_its_way = |guest: &GuestReport| {
-            let moves = matches!(guest.verdict, Verdict::Grown | Verdict::Shrunk | Verdict::UnderWay);
-            guest.target.filter(|_| moves)
-        };
-        let gives = |from: Bytes, to: Bytes| from >= to.saturating_add(Self::MOVES);
-        let giving = number(&|guest| on_its_way(guest).is_some_and(|target| gives(guest.actual, target)));
-        let getting = number(&|guest| on_its_way(guest).is_some_and(|target| gives(target, guest.actual)));
+        let giving = number(&|guest| guest.moves() == Some(Moves::Gives));
+        let getting = number(&|guest| guest.moves() == Some(Moves::Gets));
         let doing = |(count, what): (usize, &str)| match count {
             0 => None,
             1 => Some(format!("1 is {what}")),
@@ -355,6 +375,7 @@ impl Status {
             took: Span::ZERO,
             host: HostReport::default(),
             swap: None,
+            pressure: None,
             guests: Vec::new(),
             outsiders: published.outsiders.clone(),
         };
@@ -363,6 +384,7 @@ impl Status {
             status.took = last.took;
             status.host = last.report.host.clone();
             status.swap = last.seen.host.swap.latest().copied();
+            status.pressure = last.seen.host.pressure.latest().copied();
             status.warnings.extend(managed_elsewhere(&last.report.guests));
             let foreign = last.report.host.ksm.as_ref().filter(|ksm| ksm.verdict == KsmVerdict::Foreign);
             status.warnings.extend(foreign.map(KsmReport::anothers));
@@ -390,6 +412,7 @@ impl GuestStatus {
             polling: seen.told.polling,
             report: report.clone(),
             parts: Some(Parts::of(seen, report)),
+            stalled: Stalled::of(&seen.told),
             state: match (&report.verdict, seen.told.polling) {
                 (Verdict::Observed, Polling::Off) => "observed; nobody polls its statistics".to_owned(),
                 (verdict, _) => verdict.in_words(names, last.seen.taken_at),
@@ -406,9 +429,8 @@ impl GuestDetail {
     #[must_use]
     pub fn find(published: &Published, history: &History, name: &str) -> Option<Self> {
         let last = published.last.as_ref()?;
-        let names = last.report.names();
-        let is_it = |guest: &&GuestReport| is_called(&names.name(&guest.id), name);
-        let report = last.report.guests.iter().find(is_it)?;
+        let (names, id) = (last.report.names(), guest_id(published, name)?);
+        let report = last.report.guests.iter().find(|guest| guest.id == id)?;
         let status = GuestStatus::new((published, last), report, &names)?;
         let seen = last.seen.guests.iter().find(|guest| guest.id == status.report.id)?.clone();
         let (_, class) = published.config.class_of_seen(&seen);
@@ -442,6 +464,14 @@ impl GuestDetail {
         });
         self
     }
+}
+
+/// The guest with this name: the one that is shown, or the one that it was given.
+pub(crate) fn guest_id(published: &Published, name: &str) -> Option<GuestId> {
+    let report = &published.last.as_ref()?.report;
+    let names = report.names();
+    let found = report.guests.iter().find(|guest| is_called(&names.name(&guest.id), name))?;
+    Some(found.id.clone())
 }
 
 /// Whether a guest that is shown as `shown` is meant by `name`: `shown` itself, or the whole name that the guest was given.

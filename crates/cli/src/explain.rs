@@ -76,11 +76,9 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
     }
     out.row("keeps", &format!("{} of {}", report.actual, report.full));
     if let Some(parts) = &status.parts {
-        out.row("its size", &format!("{} = {}", parts.size.sum(), sum(parts.size.named())));
+        out.row("its size", &parts.size.to_string());
         if let Some(cost) = &parts.cost {
-            let merged =
-                if cost.merged.is_zero() { String::new() } else { format!(" - {} merged", cost.merged) };
-            out.row("its cost", &format!("{} = {}{merged}", cost.sum(), sum(cost.named())));
+            out.row("its cost", &cost.to_string());
         }
         if let Some(free) = parts.free_on_host().filter(|free| !free.is_zero()) {
             out.row("in between", &format!("at least {free} is free in the guest and still on the host"));
@@ -107,11 +105,6 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
     known(&mut out, detail);
     changes(&mut out, detail);
     out.text
-}
-
-/// Parts that are added up.
-fn sum(parts: impl Iterator<Item = (&'static str, Bytes)>) -> String {
-    parts.map(|(name, part)| format!("{part} {name}")).collect::<Vec<_>>().join(" + ")
 }
 
 /// What the guest could give, and why it is not taken.

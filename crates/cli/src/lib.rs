@@ -13,12 +13,16 @@ mod journal;
 mod ksm;
 mod libvirt;
 mod metrics;
+mod overwrite;
 mod reclaim;
 mod replay;
+mod report;
 mod simulate;
 mod status;
 mod style;
 mod table;
+mod top;
+mod when;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -71,6 +75,8 @@ enum Command {
         #[arg(long)]
         watch: bool,
     },
+    /// Watch memory move: a screen with the host's last ten minutes, the guests and what happens to them.
+    Top(top::Top),
     /// Show why a guest has this much memory.
     Explain {
         /// The guest, as `status` shows it.
@@ -169,6 +175,8 @@ enum Command {
         #[arg(long, value_name = "OUT", conflicts_with = "golden")]
         redecide: Option<PathBuf>,
     },
+    /// Write one HTML file of a journal: who got what, when and why, how fast stalls were answered, and what was saved.
+    Report(report::Report),
     /// Show what this host and its guests lack, what that costs, and how to fix it. Changes nothing and needs no daemon.
     Doctor(doctor::Doctor),
     /// Estimate what KSM would save, before it is switched on. Reads the guests' memory, changes nothing, and needs no daemon.
@@ -271,6 +279,7 @@ impl Command {
             Self::Run(run) => run.execute(backends),
             Self::Status { socket, json, watch: false } => status::command(&socket.path()?, json),
             Self::Status { socket, json, watch: true } => status::watch(&socket.path()?, json),
+            Self::Top(top) => top.execute(),
             Self::Explain { guest, socket, json } => explain::command(&socket.path()?, &guest, json),
             Self::Hold { guest, for_span, socket } => {
                 hold::command(&socket.path()?, Some(guest), Wanted::Hold, for_span)
@@ -301,6 +310,7 @@ impl Command {
             }
             Self::Journal { file, golden: _, redecide: Some(out) } => journal::redecide(&file, &out),
             Self::Journal { file, golden, redecide: None } => journal::command(&file, golden),
+            Self::Report(report) => report.execute(),
             Self::Doctor(doctor) => doctor.execute(),
             Self::Audit(audit) => audit.execute(),
             Self::Ksm(ksm) => ksm.execute(),

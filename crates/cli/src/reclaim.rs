@@ -34,7 +34,7 @@ pub fn command(socket: &Path, request: &ReclaimRequest) -> Result<ExitCode> {
 }
 
 /// What was done, as text.
-fn render(request: &ReclaimRequest, answer: &ReclaimAnswer, done: &Reclaimed) -> String {
+pub fn render(request: &ReclaimRequest, answer: &ReclaimAnswer, done: &Reclaimed) -> String {
     let ReclaimAnswer { guest, cost, .. } = answer;
     if answer.wanted.is_zero() && request.to.is_some() {
         return format!("{guest}: costs the host {cost} already\n");
@@ -78,7 +78,7 @@ fn no_agent(answer: &ReclaimAnswer) -> Option<String> {
 }
 
 /// What can be had, and at which cost.
-fn offer(answer: &ReclaimAnswer, told: &Told) -> String {
+pub fn offer(answer: &ReclaimAnswer, told: &Told) -> String {
     let ReclaimAnswer { guest, cost, wanted, offer, .. } = answer;
     let mut out = format!("{guest}: costs the host {cost}\n");
     let mut row = |name: &str, text: String| out.push_str(&format!("  {name:<17}{text}\n"));

@@ -9,8 +9,8 @@ use anyhow::Result;
 use memtide_api::view::{GuestStatus, Status};
 use memtide_api::{Client, Event};
 use memtide_model::{
-    Bytes, Commitment, HostReport, HostState, KsmVerdict, Mode, Outsiders, Savings, TmpfsReport, Verdict,
-    counted, printable,
+    Bytes, Commitment, HostReport, HostState, KsmVerdict, Outsiders, Savings, TmpfsReport, Verdict, counted,
+    printable,
 };
 
 use crate::style::Style;
@@ -110,14 +110,7 @@ fn line(out: &mut String, text: &str) {
 }
 
 fn headline(out: &mut String, status: &Status, style: Style) {
-    let mode = match status.mode {
-        Mode::Observe => "observing (changes nothing)",
-        Mode::Manage => "managing",
-    };
-    let commitment = match status.commitment {
-        Commitment::Strict => "strict",
-        Commitment::Elastic => "elastic",
-    };
+    let (mode, commitment) = (status.mode.in_words(), status.commitment);
     let word = status.host.state.to_string();
     let host = match status.host.state {
         HostState::High => style.good(&word),
@@ -312,8 +305,8 @@ mod tests {
     use super::*;
     use memtide_engine::Counters;
     use memtide_model::{
-        Backend, GuestId, GuestReport, HostReport, Moment, Names, Outsider, Polling, SelfDeflations, Space,
-        Span, TmpfsId, Users,
+        Backend, GuestId, GuestReport, HostReport, Mode, Moment, Names, Outsider, Polling, SelfDeflations,
+        Space, Span, TmpfsId, Users,
     };
 
     fn guest(name: &str, used: Option<u64>, verdict: Verdict) -> GuestStatus {
@@ -343,6 +336,7 @@ mod tests {
             polling: Polling::Every(Span::from_secs(1)),
             report,
             parts: None,
+            stalled: memtide_api::view::Stalled::default(),
             state: verdict.in_words(&Names::default(), Moment::default()),
             last_reason: used.map(|_| "220 MiB idle (needs 180 MiB); 64 MiB needed elsewhere".to_owned()),
             last_change: used.map(|_| Span::from_millis(4_200)),
@@ -365,6 +359,10 @@ mod tests {
             footprint: user.map(|_| Bytes::from_mib(4)),
             line: user.map(|_| Users::default().line_with("alice")),
         }
+    }
+
+    fn some_outsiders() -> Outsiders {
+        Outsiders { listed: vec![outsider("web1", Some(1001)), outsider("\u{1b}c", None)], count: 12 }
     }
 
     #[test]
@@ -399,15 +397,13 @@ mod tests {
             took: Span::ZERO,
             host,
             swap: None,
+            pressure: None,
             guests: vec![
                 guest("db-1", Some(210), Verdict::Shrunk),
                 guest("uml-1", Some(210), Verdict::Steady),
                 guest("a-guest-without-balloon", None, Verdict::NoBalloon(memtide_model::Absence::NoBalloon)),
             ],
-            outsiders: Outsiders {
-                listed: vec![outsider("web1", Some(1001)), outsider("\u{1b}c", None)],
-                count: 12,
-            },
+            outsiders: some_outsiders(),
         };
         insta::assert_snapshot!(render(&status, Style::plain()), @r#"
         memtide 0.1.0  managing, strict, host high

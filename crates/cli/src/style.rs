@@ -16,7 +16,6 @@ impl Style {
     }
 
     /// No colours.
-    #[cfg(test)]
     pub const fn plain() -> Self {
         Self { colour: false }
     }

@@ -115,6 +115,38 @@ fn a_directory_without_a_journal_is_said_to_have_none() {
 }
 
 #[test]
+fn a_report_is_of_the_journal_that_the_configuration_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, journal) = (dir.path().join("memtide.toml"), dir.path().join("journal"));
+    std::fs::write(&file, format!("journal = {{ dir = {journal:?} }}\n")).unwrap();
+    let page = dir.path().join("page.html");
+    let [config, output] = [&file, &page].map(|path| path.to_str().unwrap());
+    let report = |more: &[&str]| memtide(&[&["report", "--config", config, "--output"], more].concat());
+
+    let missing = report(&[output]);
+    assert_eq!(missing.status.code(), Some(1));
+    let text = error_of(&missing);
+    assert!(text.contains("there is no journal in") && text.contains("`journal.dir`"), "{text}");
+
+    std::fs::create_dir(&journal).unwrap();
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/react-halve.mtj");
+    std::fs::copy(trace, journal.join("000001.mtj")).unwrap();
+    let written = report(&[output]);
+    assert_eq!((written.status.code(), error_of(&written).as_str()), (Some(0), ""));
+    let said = String::from_utf8_lossy(&written.stdout).into_owned();
+    assert_eq!(said, format!("{} shows the journal in {}\n", page.display(), journal.display()));
+    let shown = report(&["-"]);
+    assert_eq!(shown.stdout, std::fs::read(&page).unwrap());
+
+    let over = memtide(&["report", "--from", trace, "--output", trace]);
+    assert_eq!(over.status.code(), Some(1));
+    assert!(error_of(&over).contains("would overwrite"), "{}", error_of(&over));
+    let wrong = memtide(&["report", "--since", "noon"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(error_of(&wrong).contains("write a time such as `14:32`"), "{}", error_of(&wrong));
+}
+
+#[test]
 fn the_exit_codes_are_in_the_help() {
     let output = memtide(&["--help"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,6 +1,6 @@
 //! Settings in a few words: the behaviour of a daemon with them, and the changes of another configuration.
 
-use memtide_model::{Amount, Budget, Commitment, Config, KsmMode, Mode, OnExit};
+use memtide_model::{Amount, Budget, Config, KsmMode, Mode, OnExit};
 
 use crate::Settings;
 use crate::mistake::key;
@@ -18,7 +18,7 @@ impl Settings {
             Mode::Manage => "manages guests",
         };
         let (commitment, budget, reserve) =
-            (commitment(&self.config), budget(&self.config), reserve(&self.config));
+            (self.config.commitment, budget(&self.config), reserve(&self.config));
         let classes = match classes.keys().filter(|name| name.as_ref() != Config::DEFAULT_CLASS).count() {
             0 => "no class".to_owned(),
             1 => "1 class".to_owned(),
@@ -34,7 +34,7 @@ pub fn changes(old: &Config, new: &Config) -> Option<String> {
     // This compares values instead of words, because words round.
     let keys = [
         ("mode", old.mode != new.mode, new.mode.to_string()),
-        ("commitment", old.commitment != new.commitment, commitment(new).to_owned()),
+        ("commitment", old.commitment != new.commitment, new.commitment.to_string()),
         ("budget", old.budget != new.budget, budget(new)),
         ("reserve", old.reserve != new.reserve, reserve(new)),
         ("self_deflations", old.self_deflations != new.self_deflations, new.self_deflations.to_string()),
@@ -84,13 +84,6 @@ fn classes_changed(old: &Config, new: &Config) -> Vec<String> {
     match said.is_empty() && !old.classes.keys().eq(new.classes.keys()) {
         true => vec!["the classes in another order".to_owned()],
         false => said,
-    }
-}
-
-const fn commitment(config: &Config) -> &'static str {
-    match config.commitment {
-        Commitment::Strict => "strict",
-        Commitment::Elastic => "elastic",
     }
 }
 

@@ -32,7 +32,7 @@ const LONGEST: Span = Span::from_millis(1_000);
 /// How long a driver's answer may take to reach us: statistics are due this long after the VMM asked for them. A driver that takes
 /// longer is asked again at the next look.
 const ON_THE_WAY: Span = Span::from_millis(30);
-/// A guest moves for so long after a change of its target or its size, and at the next tick.
+/// A guest counts as moving this long after a change of its target or its size, and at the next tick.
 const MOVES: Span = Span::from_millis(600);
 /// A footprint that changes by more than this between two ticks is that of a guest that moves.
 const STIR: Bytes = Bytes::from_mib(4);

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memtide_model::{
-    Action, Answer, Bounds, Config, GuestState, Keeps, Mode, Moment, OnExit, Polling, Reason, Request, Span,
-    State, Tick, Witness,
+    Action, Answer, Bounds, Config, GuestState, Keeps, Mode, Moment, OnExit, Polling, Reason, Refusal,
+    Request, Snapshot, Span, State, Tick, Witness,
 };
 use tracing::{info, warn};
 
@@ -23,6 +23,7 @@ use crate::journal::Sink;
 use crate::log::Log;
 use crate::pace::{LEAST, Pace};
 use crate::policy::{Policy, own_policy};
+use crate::recorded::note_of_kill;
 use crate::recorder::Recorder;
 use crate::resume::{lasting_ksm, without_settings};
 use crate::step::{Decider, Step};
@@ -156,7 +157,7 @@ impl<W: World> Engine<W> {
         let killed = self.world.killed();
         self.counters.guests_killed += killed.len() as u64;
         for Killed { guest, how } in &killed {
-            self.note(&format!("{} is gone: {how}", guest.name()));
+            self.note(&note_of_kill(guest.name(), how));
         }
         self.log.step(&step, &killed);
         let Step { seen, plan, report, refusals, answers } = step;
@@ -348,20 +349,23 @@ impl<W: World> Engine<W> {
         // Who has given an order waits for the answer whether a restart would forget it.
         let unwritten = self.recorder.waits(!last.seen.orders.is_empty());
         warnings.extend(self.recorder.warning(self.decider.config.mode));
-        warnings.extend(
-            last.seen
-                .host
-                .missed
-                .iter()
-                .map(|missed| format!("no target is changed: the host's memory cannot be read: {missed}")),
-        );
+        warnings.extend(missed_warning(&last.seen));
         warnings.extend(self.world.warnings());
-        let refused = last.refusals.iter().take(MOST_REFUSALS);
-        warnings.extend(
-            refused.map(|refusal| format!("a change was refused, its guest stays as it is: {}", refusal.why)),
-        );
+        warnings.extend(refusal_warnings(&last.refusals));
         let (config, counters) = (self.decider.config.clone(), self.counters);
         let outsiders = self.world.outsiders();
         self.board.publish(Published { config, counters, warnings, unwritten, outsiders, last: Some(last) });
     }
+}
+
+/// The warning about a host that could not be read.
+pub(crate) fn missed_warning(seen: &Snapshot) -> Option<String> {
+    let missed = seen.host.missed.as_ref()?;
+    Some(format!("no target is changed: the host's memory cannot be read: {missed}"))
+}
+
+/// The warnings about refused actions.
+pub(crate) fn refusal_warnings(refusals: &[Refusal]) -> impl Iterator<Item = String> {
+    let refused = refusals.iter().take(MOST_REFUSALS);
+    refused.map(|refusal| format!("a change was refused, its guest stays as it is: {}", refusal.why))
 }

@@ -15,6 +15,7 @@
 //! - [`Board`]: the place from which everybody else reads the engine's last results.
 //! - [`journal`]: every decision on disk, bounded in size, readable after a crash.
 //! - [`resume`](fn@resume): the state that a run takes over from the journal of the former run.
+//! - [`Recorded`]: what was published at any moment of a journal.
 //! - [`Replay`]: decides again from a journal and fails at the first difference.
 //! - [`redecide`](fn@redecide): a recorded run with the decisions of the current policy.
 //! - [`golden`](fn@golden): the decisions of a journal as text that a person can review.
@@ -33,6 +34,7 @@ pub mod journal;
 mod log;
 mod pace;
 mod policy;
+mod recorded;
 mod recorder;
 mod redecide;
 mod replay;
@@ -49,6 +51,7 @@ pub use engine::Engine;
 pub use golden::{describe, golden, golden_with};
 pub use memtide_policy::offers;
 pub use policy::{Policy, own_policy};
+pub use recorded::{Differs, Done, Event, EventKind, Past, Recorded};
 pub use redecide::redecide;
 pub use replay::{Difference, Mismatch, Replay, ReplayError, ReplaySummary, replay, replay_journal};
 pub use resume::{Before, resume};

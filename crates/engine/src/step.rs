@@ -110,7 +110,7 @@ impl Step {
     }
 
     /// Replaces the targets of failed actions in the report by the targets that still apply.
-    fn report_what_is_in_force(&mut self, state: &State) {
+    pub(crate) fn report_what_is_in_force(&mut self, state: &State) {
         let is_done = |index: usize| self.answers.get(index).is_some_and(Answer::is_accepted);
         for (_, action) in self.plan.actions.iter().enumerate().filter(|(index, _)| !is_done(*index)) {
             let Some(id) = action.guest() else { continue };

@@ -1,5 +1,5 @@
 //! The journal. Any file is read as records, a torn tail, or an error with its place. A part of a journal reads as the
-//! beginning of the whole. All records read can be written, printed and decided again.
+//! beginning of the whole. All records read can be written, printed and decided again, and each decision can be shown.
 //!
 //! An input that begins like a segment is used as one. Any other input is split into lines, each the content of a frame: no
 //! fuzzer finds a CRC-32 by itself.
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use memtide_engine::journal::{self, Reader};
-use memtide_engine::{ReplayError, golden, redecide, replay_journal};
+use memtide_engine::{Recorded, ReplayError, golden, redecide, replay_journal};
 use memtide_model::Record;
 use tempfile::TempDir;
 
@@ -34,10 +34,27 @@ pub fn run(bytes: &[u8]) {
         journal::encode(record, &mut frame).unwrap_or_else(|error| panic!("{error}"));
     }
     is_decided_again(&file, &segment, &whole.records);
+    is_shown(&file, &segment, whole.failed);
     for cut in cuts(&segment) {
         let part = read(&file, &segment[..cut]);
         assert!(whole.records.starts_with(&part.records), "cut at {cut}: another beginning");
         assert!(!part.failed || whole.failed, "cut at {cut}: a torn tail was taken for corruption");
+    }
+}
+
+/// Each decision is shown, from behind and in order, or there is a reason why not.
+fn is_shown(file: &Path, segment: &[u8], failed: bool) {
+    fs::write(file, segment).expect("the fuzz target's file");
+    // A file that is no segment has no decisions.
+    let mut recorded = Recorded::open(file).unwrap_or_else(|error| panic!("{error}"));
+    let mut shown: Vec<_> = (0..recorded.len()).rev().map(|place| recorded.show(place)).collect();
+    shown.reverse();
+    for (place, first) in shown.into_iter().enumerate() {
+        match (first, recorded.show(place)) {
+            (Ok(first), Ok(again)) => assert_eq!(first, again, "{place}"),
+            (Err(_), Err(_)) => assert!(failed, "{place}: the reader found nothing broken"),
+            (first, again) => panic!("{place}: {first:?}, and then {again:?}"),
+        }
     }
 }
 

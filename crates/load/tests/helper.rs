@@ -104,7 +104,7 @@ fn a_load_is_started_checked_changed_and_ended() {
 fn a_load_that_is_refused_says_why() {
     let mut helper = Helper::start();
     for (id, options, why) in [
-        (1, "--size 100T", "cannot be had"),
+        (1, "--size 100T", "is not available"),
         (2, "--size 1M --kind cache --file /nonexistent/file", "No such file"),
         (3, "--size big", "--size"),
     ] {

@@ -86,7 +86,7 @@ fn the_exit_code_says_what_happened() {
         ("--kind file --file /nonexistent/file --size 1M", 1, "/nonexistent/file: No such file"),
         ("--size", 2, "missing argument"),
         ("--size 1M --hope 7", 2, "invalid option"),
-        ("--size 1000T", 4, "cannot be had"),
+        ("--size 1000T", 4, "is not available"),
         ("--size 1M --rate 1000T --duration 300ms --quiet", 5, "the rate was not reached"),
     ] {
         let output = run(line);

@@ -33,6 +33,17 @@ impl fmt::Display for Mode {
     }
 }
 
+impl Mode {
+    /// What the daemon does in it, for people.
+    #[must_use]
+    pub const fn in_words(self) -> &'static str {
+        match self {
+            Self::Observe => "observing (changes nothing)",
+            Self::Manage => "managing",
+        }
+    }
+}
+
 /// The promise of the ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -42,6 +53,16 @@ pub enum Commitment {
     Strict,
     /// The worst-case cost of all guests may exceed the capacity if the growth that they can show together fits into free memory.
     Elastic,
+}
+
+/// As in the configuration.
+impl fmt::Display for Commitment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Strict => "strict",
+            Self::Elastic => "elastic",
+        })
+    }
 }
 
 /// The memory that guests keep after the daemon ends.
@@ -224,7 +245,7 @@ pub struct Class {
     /// The most unmapped page cache that the guest's agent keeps, as a part of the guest's memory; `None`: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_limit: Option<Share>,
-    /// Whether KSM may merge the guests' memory, with each other's and with all else, while memtide governs KSM.
+    /// Whether KSM may merge the guests' memory, with each other's and with everything else, while memtide governs KSM.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub share: bool,
     /// False: memtide sees and counts the guest, but never changes it.

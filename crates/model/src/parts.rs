@@ -73,19 +73,6 @@ impl SizeParts {
     pub fn sum(&self) -> Bytes {
         Bytes::sum([self.used, self.needed_cache, self.cold_cache, self.free, self.untold, self.given])
     }
-
-    /// The parts that are not zero, with their names, the least dispensable first.
-    pub fn named(&self) -> impl Iterator<Item = (&'static str, Bytes)> {
-        let all = [
-            ("in use", self.used),
-            ("page cache that it needs", self.needed_cache),
-            ("cold page cache", self.cold_cache),
-            ("free", self.free),
-            ("kept, its use untold", self.untold),
-            ("given away", self.given),
-        ];
-        all.into_iter().filter(|(_, part)| !part.is_zero())
-    }
 }
 
 impl CostParts {
@@ -102,12 +89,6 @@ impl CostParts {
     #[must_use]
     pub fn sum(&self) -> Bytes {
         Bytes::sum([self.ram, self.vmm, self.torn, self.swapped]).saturating_sub(self.merged)
-    }
-
-    /// The parts that add up to more than the cost, with their names; what KSM merged is to be taken off.
-    pub fn named(&self) -> impl Iterator<Item = (&'static str, Bytes)> {
-        let all = [("RAM", self.ram), ("VMM", self.vmm), ("torn", self.torn), ("swapped", self.swapped)];
-        all.into_iter().filter(|(_, part)| !part.is_zero())
     }
 }
 

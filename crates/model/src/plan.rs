@@ -241,6 +241,14 @@ pub enum Reason {
 }
 
 /// For people, in one line.
+impl Reason {
+    /// Whether the change only stops what is under way: the guest keeps what it has.
+    #[must_use]
+    pub const fn only_stops(&self) -> bool {
+        matches!(self, Self::StuckAt { .. } | Self::Held { .. })
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -121,7 +121,7 @@ pub struct GuestReport {
     /// The guest's target after this decision; `None` if memtide has never set one.
     pub target: Option<Bytes>,
     /// Memory beyond its fair share that it keeps because somebody else deflated its balloon, if it may not do that itself. It is part of
-    /// the breach. No other guest gives for it unless one lacks memory.
+    /// the breach. memtide takes no memory from others for it unless one lacks memory.
     #[serde(default)]
     pub unordered: Bytes,
     /// The tmpfs that holds its memory, if it bounds its guests now.
@@ -187,6 +187,31 @@ pub enum Verdict {
     NoBalloon(Absence),
     /// It has no fresh statistics.
     NoStats(Absence),
+}
+
+/// Where a guest's memory goes at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moves {
+    /// The guest gives memory.
+    Gives,
+    /// The guest gets memory.
+    Gets,
+}
+
+impl GuestReport {
+    /// A balloon that is nearer to its target has reached it: its target was rounded, or its guest keeps a few pages.
+    pub const NEAR: Bytes = Bytes::from_mib(4);
+
+    /// Whether the guest gives or gets memory; `None` if its size does not move.
+    #[must_use]
+    pub fn moves(&self) -> Option<Moves> {
+        let on_its_way = matches!(self.verdict, Verdict::Grown | Verdict::Shrunk | Verdict::UnderWay);
+        let target = self.target.filter(|_| on_its_way)?;
+        if self.actual >= target.saturating_add(Self::NEAR) {
+            return Some(Moves::Gives);
+        }
+        (target >= self.actual.saturating_add(Self::NEAR)).then_some(Moves::Gets)
+    }
 }
 
 impl Verdict {

@@ -212,7 +212,7 @@ pub const COMFORT_WAITS: Span = Span::from_secs(30);
 /// Comfort of less than this part of a guest's size is not worth a change.
 /// Pinned by: scenarios/hot-cache-each-minute.toml (halved).
 pub const LEAST_COMFORT: Part = Part::new(1, 16);
-/// A guest's torn pages are split at most this often. Meanwhile, nobody gives page cache for the memory that a split should return. Source: the
+/// A guest's torn pages are split at most this often. Meanwhile, no guest gives page cache for the memory that a split should return. Source: the
 /// kernel was measured to return 409 MiB within 87 ms.
 /// Pinned by: scenarios/torn-huge-pages.toml (halved).
 pub const SPLIT_EVERY: Span = Span::from_secs(1);

@@ -5,7 +5,7 @@
 use super::{Finding, SourceFile, Tree, allows};
 
 /// A phrase, and what to write instead.
-const PHRASES: [(&str, &str); 7] = [
+const PHRASES: [(&str, &str); 17] = [
     ("come to cost", "worst case"),
     ("comes to cost", "worst case"),
     ("so many", "this many, or the number"),
@@ -13,6 +13,16 @@ const PHRASES: [(&str, &str); 7] = [
     ("for ever", "forever"),
     ("mended", "fixed"),
     ("had back", "reclaimed, or returned"),
+    ("cannot be had", "is not available"),
+    ("all else", "everything else"),
+    ("for so long", "this long"),
+    ("give for", "give memory to, or for a named use"),
+    ("gives for", "gives memory to, or for a named use"),
+    ("nobody gives", "no guest gives, or memtide takes nothing"),
+    ("means it", "what exactly is wanted"),
+    ("is not believed", "what it does not affect"),
+    ("are right now", "are due now"),
+    ("what needs", "the thing that needs it"),
 ];
 
 const SKIPPED: [&str; 2] = ["CHANGELOG.md", "xtask/src/tidy/plain.rs"];

@@ -3,7 +3,6 @@
 //! `runs` simulates each manager on its own thread, `told` prints the results, `several` those of several scenarios together.
 
 mod explain;
-mod page;
 mod runs;
 mod several;
 mod told;
@@ -20,6 +19,8 @@ use memtide_config::Settings;
 use memtide_model::{Amount, Bytes, Config, Share, Span};
 use memtide_sim::scenario::{Judged, judged};
 use memtide_sim::{Manager, Options, Scenario, from_journal, json, report};
+
+use crate::overwrite;
 
 /// Exit code: a bound is broken, or a known failure no longer fails.
 const UNEXPECTED: u8 = 6;
@@ -123,7 +124,8 @@ impl Simulate {
             return self.several();
         }
         if let Some(path) = &self.report {
-            page::refuse(
+            overwrite::refuse(
+                "--report",
                 path,
                 &[self.scenario.first().map(PathBuf::as_path), self.from.as_deref(), self.config.as_deref()],
             )?;

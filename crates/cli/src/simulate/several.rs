@@ -34,14 +34,12 @@ impl Simulate {
         for (path, scenario) in &scenarios {
             let outcomes = runs::all(&scenario.setup, &self.managers(scenario), &self.options());
             for outcome in &outcomes {
-                match columns.iter_mut().find(|column| column.manager() == outcome.manager) {
-                    Some(column) => column.add(outcome),
-                    None => {
-                        let mut column = Together::new(outcome.manager);
-                        column.add(outcome);
-                        columns.push(column);
-                    }
-                }
+                let known = columns.iter().position(|column| column.manager() == outcome.manager);
+                let place = known.unwrap_or_else(|| {
+                    columns.push(Together::new(outcome.manager));
+                    columns.len() - 1
+                });
+                columns[place].add(outcome);
             }
             let judged = judged(scenario, &outcomes);
             let lines = judged.iter().filter(|judged| judged.is_unexpected()).flat_map(Judged::lines);

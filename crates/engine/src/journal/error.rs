@@ -62,6 +62,9 @@ pub enum JournalError {
         /// Why it is not a record, in one line that quotes the file's content.
         why: String,
     },
+    /// Nothing was decided at the place that was asked for.
+    #[error("the journal has no decision there")]
+    NoDecision,
     /// A record that is too large to be written.
     #[error("a record of {bytes} bytes exceeds the largest frame ({LONGEST_FRAME} bytes)")]
     TooLarge {

@@ -16,6 +16,7 @@
 mod error;
 mod folder;
 mod frame;
+mod index;
 mod reader;
 mod segment;
 mod sink;
@@ -24,6 +25,7 @@ mod writer;
 pub use error::JournalError;
 pub use folder::segments;
 pub use frame::{beginning, encode, header};
+pub(crate) use index::{Cursor, Index, Mark};
 pub use reader::{Reader, TornTail};
 pub use sink::{LateWriter, Lost, Sink, TRIES_EVERY, why};
 pub use writer::{Cut, Writer, segment_limit};

@@ -9,7 +9,6 @@ use memtide_model::Record;
 
 use super::segment::{Next, Segment};
 use super::{JournalError, folder};
-use crate::text::one_line;
 
 /// Reads records one by one, even while the journal is being written.
 ///
@@ -100,10 +99,7 @@ impl Reader {
             };
             match segment.next() {
                 Ok(Next::Payload { offset, payload }) => {
-                    return serde_json::from_slice(&payload).map(Some).map_err(|error| {
-                        let (path, why) = (segment.path().to_owned(), one_line(&error.to_string()));
-                        JournalError::UnknownRecord { path, offset, why }
-                    });
+                    return segment.record(offset, &payload).map(Some);
                 }
                 Ok(Next::End) => self.current = None,
                 Ok(Next::Broken { offset, torn }) => {

@@ -13,7 +13,7 @@ fn restarted(name: &str) -> GuestId {
 #[test]
 fn a_hold_survives_the_restart_of_its_guest_unless_it_is_over() {
     let minutes = |minutes: u64| Span::from_secs(60 * minutes);
-    // The guest is held for so long, and gone for so long.
+    // How long the guest is held, and how long it is gone.
     for (held_for, gone_for, is_held) in [
         (None, minutes(5), true),
         (Some(minutes(30)), minutes(5), true),

@@ -5,6 +5,8 @@ mod again;
 #[cfg(test)]
 mod journal;
 #[cfg(test)]
+mod recorded;
+#[cfg(test)]
 mod replaying;
 #[cfg(test)]
 mod requests;

@@ -44,14 +44,15 @@ mod tests {
     use crate::experiments::experiment::Effort;
 
     #[test]
-    fn the_readme_and_the_list_tell_the_same_times() {
+    fn the_documents_and_the_list_tell_the_same_times() {
         let readme = include_str!("../../../../README.md");
+        let results = include_str!("../../../../docs/results.md");
         let density = find("density").expect("an experiment");
         let [full, usual, quick] =
             [Effort::Full, Effort::Usual, Effort::Quick].map(|effort| density.minutes(effort));
         let told =
             format!("density --full     # {full} minutes; without --full {usual}, with --quick {quick}\n");
-        assert!(readme.contains(&told), "{told}");
+        assert!(results.contains(&told), "{told}");
         let demo = find("demo").expect("an experiment").minutes(Effort::Usual);
         assert!(demo == 3 && readme.contains("The demo takes about three minutes"), "{demo}");
     }

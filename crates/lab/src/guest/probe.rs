@@ -29,7 +29,7 @@ struct Seen {
 /// A lab that has everything, with the accelerator under which a guest boots here.
 ///
 /// # Errors
-/// If something cannot be had, or the lab is interrupted.
+/// If something is not available, or the lab is interrupted.
 pub fn prepare(say: &dyn Fn(&str)) -> Result<Lab, LabError> {
     let lab = Lab::gather(say)?;
     let accel = choose(&lab, say)?;

@@ -86,11 +86,7 @@ impl Memtide {
 
     /// The daemon's configuration: it manages these guests, and does not even see other guests of this machine.
     fn configuration(&self, capacity: Bytes) -> String {
-        let (names, mib) = (&self.names, capacity.whole_mib());
-        let commitment = match self.commitment {
-            Commitment::Strict => "strict",
-            Commitment::Elastic => "elastic",
-        };
+        let (names, mib, commitment) = (&self.names, capacity.whole_mib(), self.commitment);
         format!(
             "mode = \"manage\"\ncommitment = \"{commitment}\"\nbudget = \"{mib} MiB\"\ndiscover = [\"{names}\"]\n{setting}\n",
             setting = self.setting

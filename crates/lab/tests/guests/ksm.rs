@@ -98,7 +98,7 @@ fn is_mergeable(guest: &Guest) -> bool {
     lines.find(|line| line.starts_with("VmFlags")).unwrap().contains(" mg")
 }
 
-/// The machine's KSM; `None`, and a word about it, if it cannot be had.
+/// The machine's KSM; `None`, and the reason on the screen, if it is not available.
 /// The machine's KSM for one test. Skips the test if somebody uses it.
 pub fn taken() -> Ksm {
     match Ksm::take() {

@@ -9,7 +9,7 @@ use memtide_model::Bytes;
 pub enum RunError {
     /// Not enough memory.
     #[error(
-        "{asked} cannot be had: {set_by} leaves {left}; ask for less, or let it --grow to see how far it gets"
+        "{asked} is not available: {set_by} leaves {left}; ask for less, or let it --grow to see how far it gets"
     )]
     TooLittle {
         /// The requested memory.
@@ -20,7 +20,7 @@ pub enum RunError {
         set_by: String,
     },
     /// The kernel refused the memory.
-    #[error("{0} of memory cannot be had")]
+    #[error("{0} of memory is not available")]
     Memory(Bytes, #[source] io::Error),
     /// The file cannot be opened.
     #[error("{0}")]

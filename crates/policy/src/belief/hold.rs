@@ -1,7 +1,7 @@
 //! Guests that are left alone because somebody asked for it.
 //!
 //! **Problem.** An operator must be able to say "not this one", at once and without a new configuration. Anyone else who moves a
-//! balloon (a person at the monitor, a script, another manager) means it: a memory manager that moves it back is a nuisance.
+//! balloon (a person at the monitor, a script, another manager) wants that size: a memory manager that moves it back is a nuisance.
 //!
 //! **Terms.** A *held* guest keeps its size. A *released* guest gets its limit and keeps it. QEMU does not report the last size
 //! that a balloon was asked for, only its actual size. Somebody else's command therefore shows as a *foreign* movement.

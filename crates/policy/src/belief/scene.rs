@@ -58,7 +58,7 @@ pub struct Scene {
     pub unmet: Bytes,
     /// Memory that guests keep beyond what their shares alone would give them, because somebody else deflated their balloons.
     pub unordered: Bytes,
-    /// Torn memory that splits should return in a moment: nobody gives page cache for it.
+    /// Torn memory that splits should return in a moment: no guest gives page cache for it.
     pub returning: Bytes,
 }
 
@@ -137,7 +137,7 @@ impl Scene {
             // In an emergency, headroom of a quiet guest waits.
             let in_use = if self.emergency && !guest.starves() { Bytes::ZERO } else { guest.lacks_in_use() };
             self.lacking = self.lacking.saturating_add(in_use);
-            // Nobody gives for page cache that its guest's free memory has room for.
+            // No guest gives memory for page cache that its guest's free memory has room for.
             let cache = if guest.is_full() { guest.lacks_cache() } else { Bytes::ZERO };
             self.unmet = self.unmet.saturating_add(cache.max(in_use));
             if guest.starves() {
@@ -190,7 +190,7 @@ impl Scene {
         self.lacking_used.saturating_sub(self.ledger.in_need)
     }
 
-    /// Strict: the part of the breach that nobody gives for: what guests keep although nobody ordered it, as long as no guest lacks anything.
+    /// Strict: the part of the breach that no guest must make good: what guests keep although nobody ordered it, as long as no guest lacks anything.
     fn forgiven(&self) -> Bytes {
         match self.commitment {
             Commitment::Strict if self.unmet.is_zero() => self.unordered,

@@ -74,7 +74,7 @@ fn host_is_in_danger(config: &Config, witness: &Witness, seen: &Snapshot, guests
 }
 
 /// Whether guests that are not held run dry, and lack more than can be granted now and the others hold idle. A held guest
-/// never counts: no guest gives for its own lack.
+/// never counts: no guest gives memory for its own lack.
 fn others_run_dry(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> bool {
     let (mut lacks, mut idle) = (0_u128, 0_u128);
     for guest in guests.iter().filter(|guest| !guest.stands_outside()) {

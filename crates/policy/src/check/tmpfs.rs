@@ -76,7 +76,7 @@ impl AllTmpfs {
         self.of(guest).is_some_and(|one| one.wanted.take(guest, target, manners).is_ok())
     }
 
-    /// Memory that its guest gives for others on the host is given for those that share its tmpfs, too.
+    /// Memory that its guest gives to others on the host is given to those that share its tmpfs, too.
     pub fn count(&mut self, guest: &Known<'_>, target: Bytes) {
         if let Some(one) = self.of(guest) {
             one.wanted.count_in_use(guest, target);

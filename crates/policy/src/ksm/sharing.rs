@@ -16,7 +16,7 @@ use crate::belief::Beliefs;
 use crate::belief::guest::Guest;
 use crate::constants::LONGEST_PAUSE;
 
-/// Adds the orders that are right now to the plan.
+/// Adds the orders that are due now to the plan.
 pub fn order(beliefs: &Beliefs<'_>, ksm: &KsmState, plan: &mut Plan) {
     let Beliefs { config, seen, guests, scene, .. } = beliefs;
     let is_ours = config.governs_ksm() && ksm.foreign_since.is_none();

@@ -19,7 +19,7 @@ pub fn fetch(scene: &Scene, seen: &Snapshot, guests: &[Guest<'_>], wishes: &mut 
     let is_fetch = |ordered| if let Ordered::Fetch(bytes) = ordered { Some(bytes) } else { None };
     for (index, bytes) in orders::ordered(seen, guests, is_fetch) {
         let guest = &guests[index];
-        // One that gives for its tmpfs can give more.
+        // One that gives to its tmpfs can give more.
         let can_give = guest.is_donor(scene.now) && guest.next.lifted_at.is_none();
         if guest.need.used.is_none() || !can_give || !guest.deflates_itself() {
             continue;

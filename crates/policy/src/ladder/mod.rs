@@ -11,7 +11,7 @@
 //! a second, in one step: inflation takes its CPU time, and each target is work. In an emergency, headroom shrinks to 16 MiB, and no share
 //! keeps page cache. Growing guests are not asked if nothing is urgent.
 //!
-//! **Property.** If nothing is wanted, nobody gives, except by the [`clock`].
+//! **Property.** If nothing is wanted, no guest gives memory, except by the [`clock`].
 
 pub mod agent;
 mod beyond;
@@ -183,7 +183,7 @@ impl Given {
     }
 }
 
-/// The changes that are right now, in the order in which they are to be made, each grant paid from memory that is there.
+/// The changes that are due now, in the order in which they are to be made, each grant paid from memory that is there.
 #[must_use]
 pub fn plan(beliefs: &mut Beliefs<'_>, bound: &[Bound]) -> Plan {
     let (mut cheap, mut wishes) = (Vec::new(), Vec::new());
@@ -251,7 +251,7 @@ fn spares(scene: &Scene, guest: &Guest<'_>) -> Option<Spared> {
     }
 }
 
-/// Whether giving waits for the first statistics of all guests: otherwise those that report first would give for the rest.
+/// Whether giving waits for the first statistics of all guests: otherwise those that report first would give the others' part.
 fn awaits(scene: &Scene, guests: &[Guest<'_>]) -> bool {
     can_wait(scene) && guests.iter().any(|guest| guest.is_awaited(scene.now))
 }
@@ -362,7 +362,7 @@ impl Offer {
     }
 }
 
-/// What the guests of a tmpfs give for each other.
+/// What the guests of a tmpfs give to each other.
 pub fn give_for(tmpfs: &Bound, guests: &mut [Guest<'_>]) -> Given {
     let scene = &tmpfs.scene;
     let reason = Reason::TmpfsShort {

@@ -36,7 +36,7 @@ use crate::share::tmpfs::Bound;
 #[must_use]
 pub fn wishes(scene: &Scene, bound: &[Bound], guests: &mut Vec<Guest<'_>>) -> Given {
     let mut given = Given::default();
-    // What guests give for their tmpfs counts for the host.
+    // Memory that guests give to their tmpfs is returned to the host.
     for tmpfs in bound {
         given.add(ladder::give_for(tmpfs, guests));
     }

@@ -6,7 +6,7 @@
 //! **Rule.** If less is free of a tmpfs than of the host, the tmpfs *binds* its guests. It then has a ledger of its own: its guests' memory
 //! without that of their VMMs, and what else fills it. It keeps a part of itself free that is as large as the host's reserve, and its state is
 //! low where the host's would be. Each stage is done for it as for a host: a guest's fair share is the smaller one of the two, memory is
-//! wanted from its guests alone, and a grant must fit into both. What its guests give for it counts for the host, too.
+//! wanted from its guests alone, and a grant must fit into both. Memory that its guests give to it is returned to the host, too.
 //!
 //! **NUMA nodes.** A node is the same for the guests that are bound to it. It nearly always binds them, because less is free of it than of all nodes.
 //!

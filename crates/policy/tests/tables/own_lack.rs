@@ -1,4 +1,4 @@
-//! No guest gives for its own lack: a request to a guest is judged over the others.
+//! No guest gives memory for its own lack: a request to a guest is judged over the others.
 
 use memtide_model::{Amount, Bytes, Config, Decision, GuestSeen, Reading};
 

@@ -44,7 +44,7 @@ fn wanted_memory_comes_from_torn_huge_pages_before_page_cache() {
     assert_eq!(splits(&decision), [("busy", 200)]);
     assert_eq!(targets(&decision), []);
     assert_eq!(decision.report.host.torn, mib(200));
-    // The host has the memory: it is granted, and nobody gives.
+    // The host has the memory: it is granted, and no guest gives.
     let mut back = seen(6_250, 0, 100);
     back.host.capacity = mib(1520 + 200);
     let decision = tick(&config, &decision.state, &back);

@@ -173,7 +173,7 @@ fn a_guest_that_is_bound_to_a_node_is_granted_only_what_is_free_there() {
         let of =
             |name| targets(&short).into_iter().find(|(other, _)| *other == name).map(|(_, target)| target);
         assert!(of("a").is_none_or(|target| target <= most), "{:?}", targets(&short));
-        // Its neighbour gives for it, and is told why.
+        // Its neighbour gives it memory, with a reason.
         assert!(of("b").is_some_and(|target| target < 600), "{:?}", targets(&short));
         let to_b = short.plan.actions.iter().find(|action| action.guest() == Some(&id("b"))).unwrap();
         let reason = to_b.reason.to_string();

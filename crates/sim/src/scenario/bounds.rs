@@ -303,7 +303,7 @@ impl fmt::Display for Measured {
 }
 
 impl Quantity {
-    /// Whether this value keeps a bound: shares are bound from below, all else from above.
+    /// Whether this value keeps a bound: shares are bound from below, everything else from above.
     fn keeps(self, bound: Self) -> bool {
         match (self, bound) {
             (Self::Share(value), Self::Share(least)) => value >= least,

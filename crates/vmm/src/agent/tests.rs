@@ -180,7 +180,7 @@ async fn an_event_tells_what_is_available_and_wakes() {
     tokio::time::timeout(DEADLINE, super::pressed(Some(&guest.link))).await.unwrap();
     let told = guest.link.told();
     assert_eq!(told.fresh().unwrap().memory.available, available);
-    assert_eq!(free(&told), Some(1), "all else is as reported");
+    assert_eq!(free(&told), Some(1), "everything else is as reported");
 }
 
 #[tokio::test]

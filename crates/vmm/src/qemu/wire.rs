@@ -1,6 +1,6 @@
 //! Numbers of the wire, with a check that they are possible.
 //!
-//! A monitor that reports sizes beyond any machine is not believed: such a number would count in the ledger of all guests.
+//! Sizes beyond any machine are refused: such a number would count in the ledger of all guests.
 
 use serde::{Deserialize, Deserializer, de::Error};
 

@@ -67,7 +67,7 @@ Output
 
 Exit codes
   0  done           3  a page was not as it was written
-  1  failed         4  the memory cannot be had
+  1  failed         4  the memory is not available
   2  command line   5  the rate was not reached";
 
 /// All options.

@@ -263,7 +263,7 @@ mod tests {
     fn more_than_there_is_is_refused_at_once() {
         let error = run_line("--size 100T --duration 1s").unwrap_err();
         assert!(error.is_refusal(), "{error}");
-        assert!(error.to_string().starts_with("100 TiB cannot be had: "), "{error}");
+        assert!(error.to_string().starts_with("100 TiB is not available: "), "{error}");
     }
 
     #[test]

@@ -64,14 +64,14 @@ impl<W: Write> Run<'_, W> {
 
     fn too_large(&self, size: Bytes) -> Option<String> {
         if size > self.most {
-            return Some(format!("{size} cannot be had: at most {}", self.most));
+            return Some(format!("{size} is not available: at most {}", self.most));
         }
         if !self.ours && size.get() > self.memory.found() {
             return Some("the file is not ours to be extended".to_owned());
         }
         let more = size.saturating_sub(Bytes::new(self.shared.latest().pages * PAGE as u64));
         let available = too_little(self.options, more)?;
-        Some(format!("{size} cannot be had: {} leaves {}", available.set_by, available.bytes))
+        Some(format!("{size} is not available: {} leaves {}", available.set_by, available.bytes))
     }
 
     fn carry_out(&mut self, command: Command) -> Result<Value, RunError> {
