@@ -4,8 +4,10 @@
 
 use anyhow::Result;
 use memtide_metrics::METRICS;
+use memtide_model::HostPart;
 use serde_json::{Value, json};
 
+use crate::parts::{Part, Parts};
 use crate::{query, rules};
 
 /// How a panel draws.
@@ -15,6 +17,9 @@ enum Draws {
     Failure,
     /// One number.
     Number,
+    /// Areas that add up, one for each part of memory, with the names and the colours that memtide uses everywhere. Its only query has
+    /// [`PART`] in the place of the part.
+    Parts(Parts),
     /// Areas that add up.
     Stack,
     /// Lines.
@@ -32,21 +37,11 @@ struct Panel {
     queries: Queries,
 }
 
-/// Parts and states that have the same colour in all panels.
-const COLOURS: [(&str, &str); 20] = [
-    ("guests", "blue"),
-    ("other", "purple"),
-    ("torn", "orange"),
-    ("reserve", "yellow"),
-    ("free", "green"),
-    ("used", "blue"),
-    ("needed_cache", "light-blue"),
-    ("cold_cache", "super-light-blue"),
-    ("untold", "text"),
-    ("given", "dark-green"),
-    ("ram", "blue"),
-    ("vmm", "purple"),
-    ("swapped", "red"),
+/// What stands for the name of a part in a query.
+const PART: &str = "PART";
+
+/// States that have the same colour in all panels: how bad they are.
+const STATES: [(&str, &str); 7] = [
     ("high", "green"),
     ("soft", "yellow"),
     ("hard", "orange"),
@@ -80,7 +75,7 @@ const ROWS: &[(&str, &[Panel])] = &[
                 "Programs killed in guests",
                 "none",
                 &[(
-                    "sum(increase(memtide_guest_oom_kills_total{instance=~\"$instance\"}[$__range]))",
+                    "sum by (instance) (increase(memtide_guest_oom_kills_total{instance=~\"$instance\"}[$__range]))",
                     "{{instance}}",
                 )],
             ),
@@ -110,11 +105,8 @@ const ROWS: &[(&str, &[Panel])] = &[
                 title: "Memory of the host",
                 about: "The ledger: all parts add up to the capacity while the reserve is kept.",
                 unit: "bytes",
-                draws: Draws::Stack,
-                queries: &[(
-                    "sum by (part) (memtide_host_memory_bytes{instance=~\"$instance\"})",
-                    "{{part}}",
-                )],
+                draws: Draws::Parts(Parts::Host),
+                queries: &[("sum(memtide_host_memory_bytes{instance=~\"$instance\",part=\"PART\"})", PART)],
             },
             Panel {
                 title: "Shortage of the host",
@@ -140,8 +132,12 @@ const ROWS: &[(&str, &[Panel])] = &[
                 draws: Draws::Lines,
                 queries: &[
                     (
-                        "rate(memtide_host_stalled_seconds_total{instance=~\"$instance\"}[$__rate_interval])",
-                        "{{instance}} {{tasks}}",
+                        "rate(memtide_host_pressure_waiting_seconds_total{instance=~\"$instance\"}[$__rate_interval])",
+                        "{{instance}} some tasks waited",
+                    ),
+                    (
+                        "rate(memtide_host_pressure_stalled_seconds_total{instance=~\"$instance\"}[$__rate_interval])",
+                        "{{instance}} all tasks waited",
                     ),
                     (
                         "rate(memtide_host_swapped_in_bytes_total{instance=~\"$instance\"}[$__rate_interval]) / on (job, instance) memtide_host_capacity_bytes",
@@ -158,20 +154,20 @@ const ROWS: &[(&str, &[Panel])] = &[
                 title: "Sizes of the guests, by part",
                 about: "What the memory of the chosen guests is, from inside. The parts add up to their full size.",
                 unit: "bytes",
-                draws: Draws::Stack,
+                draws: Draws::Parts(Parts::Size),
                 queries: &[(
-                    "sum by (part) (memtide_guest_size_bytes{instance=~\"$instance\",guest=~\"$guest\"})",
-                    "{{part}}",
+                    "sum(memtide_guest_size_bytes{instance=~\"$instance\",guest=~\"$guest\",part=\"PART\"})",
+                    PART,
                 )],
             },
             Panel {
                 title: "Costs of the guests, by part",
                 about: "What the chosen guests cost the host, without what KSM merged.",
                 unit: "bytes",
-                draws: Draws::Stack,
+                draws: Draws::Parts(Parts::Cost),
                 queries: &[(
-                    "sum by (part) (memtide_guest_cost_bytes{instance=~\"$instance\",guest=~\"$guest\"})",
-                    "{{part}}",
+                    "sum(memtide_guest_cost_bytes{instance=~\"$instance\",guest=~\"$guest\",part=\"PART\"})",
+                    PART,
                 )],
             },
             Panel {
@@ -296,9 +292,9 @@ const fn failure(title: &'static str, unit: &'static str, queries: Queries) -> P
 
 /// All queries of the panels.
 #[cfg(test)]
-pub(crate) fn queries() -> Vec<&'static str> {
+pub(crate) fn queries() -> Vec<String> {
     let panels = ROWS.iter().flat_map(|(_, panels)| panels.iter());
-    panels.flat_map(|panel| panel.queries.iter().map(|(query, _)| *query)).collect()
+    panels.flat_map(Panel::drawn).map(|(query, _)| query).collect()
 }
 
 /// The dashboard as a file for Grafana 10 and newer.
@@ -350,30 +346,64 @@ fn datasource() -> Value {
 const fn size(draws: Draws) -> (u32, u32) {
     match draws {
         Draws::Failure | Draws::Number => (4, 4),
-        Draws::Stack | Draws::Lines | Draws::States => (12, 8),
+        Draws::Parts(_) | Draws::Stack | Draws::Lines | Draws::States => (12, 8),
     }
 }
 
 impl Panel {
     fn json(&self, id: usize, [x, y, w, h]: [u32; 4]) -> Result<Value> {
         let mut targets = Vec::new();
-        for ((query, legend), name) in self.queries.iter().zip('A'..) {
-            query::check(query, &rules::recorded())?;
+        for ((query, legend), name) in self.drawn().into_iter().zip('A'..) {
+            query::check(&query, &rules::recorded())?;
+            let now = matches!(self.draws, Draws::Failure | Draws::Number);
             targets.push(json!({
-                "refId": name.to_string(), "expr": query, "legendFormat": legend, "datasource": datasource(), "range": true,
+                "refId": name.to_string(), "expr": query, "legendFormat": legend, "datasource": datasource(), "instant": now, "range": !now,
             }));
         }
         Ok(json!({
             "id": id, "type": self.kind(), "title": self.title, "description": self.about, "datasource": datasource(),
             "gridPos": { "x": x, "y": y, "w": w, "h": h }, "targets": targets, "options": self.options(),
-            "fieldConfig": { "defaults": self.defaults(), "overrides": colours(self.queries) },
+            "fieldConfig": { "defaults": self.defaults(), "overrides": self.colours() },
         }))
+    }
+
+    /// The queries that are drawn, each with its legend.
+    fn drawn(&self) -> Vec<(String, String)> {
+        let Draws::Parts(parts) = self.draws else {
+            return self
+                .queries
+                .iter()
+                .map(|(query, legend)| ((*query).to_owned(), (*legend).to_owned()))
+                .collect();
+        };
+        let each = |(query, legend): &(&str, &str)| {
+            parts
+                .list()
+                .into_iter()
+                .map(|part| (query.replace(PART, part.key), legend.replace(PART, part.name)))
+                .collect::<Vec<_>>()
+        };
+        self.queries.iter().flat_map(each).collect()
+    }
+
+    /// The colours of the parts, or of the states that the queries show by their names at the end of a legend.
+    fn colours(&self) -> Vec<Value> {
+        if let Draws::Parts(parts) = self.draws {
+            let colour = |part: Part| fixed("byName", part.name, &part.colour.to_string());
+            return parts.list().into_iter().map(colour).collect();
+        }
+        let is_asked = |name: &str| self.queries.iter().any(|(query, _)| query.contains(name));
+        let asked = METRICS.iter().filter(|metric| is_asked(metric.name));
+        let shown: Vec<&str> =
+            asked.flat_map(|metric| metric.labels).flat_map(|label| label.values).copied().collect();
+        let states = STATES.into_iter().filter(|(name, _)| shown.contains(name));
+        states.map(|(name, colour)| fixed("byRegexp", &format!("/(^| ){name}$/"), colour)).collect()
     }
 
     const fn kind(&self) -> &'static str {
         match self.draws {
             Draws::Failure | Draws::Number => "stat",
-            Draws::Stack | Draws::Lines => "timeseries",
+            Draws::Parts(_) | Draws::Stack | Draws::Lines => "timeseries",
             Draws::States => "state-timeline",
         }
     }
@@ -384,7 +414,7 @@ impl Panel {
                 "reduceOptions": { "calcs": ["lastNotNull"], "fields": "", "values": false },
                 "colorMode": "background", "graphMode": "none", "textMode": "auto", "justifyMode": "auto", "orientation": "auto",
             }),
-            Draws::Stack | Draws::Lines => json!({
+            Draws::Parts(_) | Draws::Stack | Draws::Lines => json!({
                 "legend": { "displayMode": "list", "placement": "bottom", "showLegend": true }, "tooltip": { "mode": "multi", "sort": "desc" },
             }),
             Draws::States => json!({
@@ -398,10 +428,10 @@ impl Panel {
             json!([{ "color": "green", "value": null }, { "color": "red", "value": 0.000_001 }]);
         let steps = match self.draws {
             Draws::Failure => red_above_zero,
-            _ => json!([{ "color": "blue", "value": null }]),
+            _ => json!([{ "color": HostPart::Guests.colour().to_string(), "value": null }]),
         };
         let custom = match self.draws {
-            Draws::Stack => {
+            Draws::Parts(_) | Draws::Stack => {
                 json!({ "drawStyle": "line", "fillOpacity": 60, "lineWidth": 0, "stacking": { "mode": "normal", "group": "A" } })
             }
             Draws::Lines => {
@@ -413,16 +443,10 @@ impl Panel {
     }
 }
 
-/// The colours of the parts and states that these queries show, by their names at the end of a legend.
-fn colours(queries: Queries) -> Vec<Value> {
-    let asked = METRICS.iter().filter(|metric| queries.iter().any(|(query, _)| query.contains(metric.name)));
-    let shown: Vec<&str> =
-        asked.flat_map(|metric| metric.labels).flat_map(|label| label.values).copied().collect();
-    let colour = |(name, colour): (&str, &str)| {
-        json!({
-            "matcher": { "id": "byRegexp", "options": format!("/(^| ){name}$/") },
-            "properties": [{ "id": "color", "value": { "mode": "fixed", "fixedColor": colour } }],
-        })
-    };
-    COLOURS.into_iter().filter(|(name, _)| shown.contains(name)).map(colour).collect()
+/// The rule that what matches has this colour.
+fn fixed(matcher: &str, matched: &str, colour: &str) -> Value {
+    json!({
+        "matcher": { "id": matcher, "options": matched },
+        "properties": [{ "id": "color", "value": { "mode": "fixed", "fixedColor": colour } }],
+    })
 }

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod dashboard;
+mod parts;
 mod query;
 mod rules;
 mod table;
@@ -107,7 +108,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("queries.yml");
         let mut text = String::from("groups:\n- name: queries\n  rules:\n");
-        for (number, query) in dashboard::queries().iter().enumerate() {
+        for (number, query) in dashboard::queries().into_iter().enumerate() {
             // What Grafana puts in.
             let query = query.replace("$__rate_interval", "5m").replace("$__range", "1h");
             text.push_str(&format!("  - record: query{number}\n    expr: {query:?}\n"));

@@ -2,7 +2,11 @@
 //!
 //! **Rules** (Prometheus's conventions, which a test checks): each name begins with `memtide_` and has the base unit of its value, `_bytes` or
 //! `_seconds`. Only counters end in `_total`. A number that only identifies is 1 and ends in `_info`. No unit is in a label, and of the labels only
-//! `guest`, `class`, `vmm`, `version`, `mount` and `device` have values that the list does not name.
+//! `guest`, `class`, `vmm`, `version`, `mount` and `device` have values that the list does not name. The samples of one metric can be added up: what
+//! overlaps (time in which some tasks waited, time in which all did) has two metrics, named as node_exporter names them.
+//!
+//! **One exception.** Prometheus advises to tell when something happened, not how long ago. `memtide_decision_age_seconds` is an age because the alert on it
+//! has a limit of ten seconds: a timestamp would need clocks that agree, and would count the time since the last scrape, which alone can be longer.
 
 use memtide_model::{Bytes, KsmRun, KsmVerdict, Mode, Verdict};
 
@@ -187,12 +191,20 @@ pub const METRICS: &[Metric] = &[
         read: |scrape, samples| read::host(scrape, samples, scrape.status.host.unmet),
     },
     Metric {
-        name: "memtide_host_stalled_seconds_total",
+        name: "memtide_host_pressure_waiting_seconds_total",
         kind: Counter,
-        labels: &[label("tasks", &read::STALLS)],
-        help: "Time in which some tasks of the host, or all (full), waited for memory",
-        source: "/proc/pressure/memory, or the cgroup that plays the host",
-        read: read::host_stalls,
+        labels: &[],
+        help: "Time in which some tasks of the host waited for memory",
+        source: "/proc/pressure/memory (some), or the cgroup that plays the host",
+        read: |scrape, samples| read::host_pressure(scrape, samples, |pressure| pressure.some_us),
+    },
+    Metric {
+        name: "memtide_host_pressure_stalled_seconds_total",
+        kind: Counter,
+        labels: &[],
+        help: "Time in which all tasks of the host waited for memory",
+        source: "/proc/pressure/memory (full), or the cgroup that plays the host",
+        read: |scrape, samples| read::host_pressure(scrape, samples, |pressure| pressure.full_us),
     },
     Metric {
         name: "memtide_host_swapped_in_bytes_total",
@@ -468,12 +480,20 @@ pub const METRICS: &[Metric] = &[
         },
     },
     Metric {
-        name: "memtide_guest_stalled_seconds_total",
+        name: "memtide_guest_pressure_waiting_seconds_total",
         kind: Counter,
-        labels: &[GUEST, label("tasks", &read::STALLS)],
-        help: "Time in which some tasks of the guest, or all (full), waited for memory, since its boot",
+        labels: &[GUEST],
+        help: "Time in which some tasks of the guest waited for memory, since its boot",
         source: "the agent",
-        read: read::guest_stalls,
+        read: |scrape, samples| read::guest_pressure(scrape, samples, |stalls| stalls.memory_some_us),
+    },
+    Metric {
+        name: "memtide_guest_pressure_stalled_seconds_total",
+        kind: Counter,
+        labels: &[GUEST],
+        help: "Time in which all tasks of the guest waited for memory, since its boot",
+        source: "the agent",
+        read: |scrape, samples| read::guest_pressure(scrape, samples, |stalls| stalls.memory_full_us),
     },
 ];
 

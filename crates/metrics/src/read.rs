@@ -2,19 +2,32 @@
 
 use memtide_api::view::GuestStatus;
 use memtide_model::{
-    AgentCounters, AgentStalls, Bytes, CostParts, GuestSeen, GuestStats, HostState, KsmReport, SizeParts,
-    TmpfsReport, Verdict,
+    AgentCounters, AgentStalls, Bytes, CostPart, GuestSeen, GuestStats, HostPart, HostState, KsmReport,
+    Pressure, SizePart, TmpfsReport, Verdict,
 };
 
 use crate::metric::{Samples, Value};
 use crate::scrape::Scrape;
 
-/// What a guest's memory is, as [`SizeParts`] has it.
-pub(crate) const SIZE_PARTS: [&str; 6] = ["used", "needed_cache", "cold_cache", "free", "untold", "given"];
-/// What a guest costs, as [`CostParts`] has it.
-pub(crate) const COST_PARTS: [&str; 4] = ["ram", "vmm", "torn", "swapped"];
-/// What becomes of the host's memory.
-pub(crate) const HOST_PARTS: [&str; 5] = ["guests", "torn", "other", "reserve", "free"];
+/// The keys of all parts of a kind.
+macro_rules! keys {
+    ($parts:ident) => {{
+        let mut keys = [""; $parts::ALL.len()];
+        let mut at = 0;
+        while at < keys.len() {
+            keys[at] = $parts::ALL[at].key();
+            at += 1;
+        }
+        keys
+    }};
+}
+
+/// The parts of a guest's size.
+pub(crate) const SIZE_PARTS: [&str; SizePart::ALL.len()] = keys!(SizePart);
+/// The parts of a guest's cost.
+pub(crate) const COST_PARTS: [&str; CostPart::ALL.len()] = keys!(CostPart);
+/// The parts of the host's memory.
+pub(crate) const HOST_PARTS: [&str; HostPart::ALL.len()] = keys!(HostPart);
 /// The shortage of memory on the host.
 pub(crate) const HOST_STATES: [&str; 4] = ["high", "soft", "hard", "low"];
 /// What memtide does about a guest.
@@ -35,8 +48,6 @@ pub(crate) const GUEST_STATES: [&str; 11] = [
 pub(crate) const RESULTS: [&str; 3] = ["done", "failed", "refused"];
 /// Where memory moved.
 pub(crate) const DIRECTIONS: [&str; 2] = ["to_host", "to_guests"];
-/// Whether some tasks stalled, or all.
-pub(crate) const STALLS: [&str; 2] = ["some", "full"];
 
 /// A value of the host: it has none before the first decision.
 pub(crate) fn host(scrape: &Scrape<'_>, samples: &mut Samples<'_>, bytes: Bytes) {
@@ -46,10 +57,8 @@ pub(crate) fn host(scrape: &Scrape<'_>, samples: &mut Samples<'_>, bytes: Bytes)
 }
 
 pub(crate) fn host_parts(scrape: &Scrape<'_>, samples: &mut Samples<'_>) {
-    let host = &scrape.status.host;
-    let parts = [host.footprints, host.torn, host.other, host.reserve, host.free];
     if scrape.status.decided_at.is_some() {
-        HOST_PARTS.iter().zip(parts).for_each(|(part, bytes)| samples.with(&[part], bytes));
+        HostPart::ALL.iter().for_each(|part| samples.with(&[part.key()], scrape.status.host.of_part(*part)));
     }
 }
 
@@ -65,10 +74,10 @@ pub(crate) fn host_state(scrape: &Scrape<'_>, samples: &mut Samples<'_>) {
     }
 }
 
-pub(crate) fn host_stalls(scrape: &Scrape<'_>, samples: &mut Samples<'_>) {
+/// A time of the host's pressure, in microseconds.
+pub(crate) fn host_pressure(scrape: &Scrape<'_>, samples: &mut Samples<'_>, of: fn(&Pressure) -> u64) {
     if let Some(pressure) = scrape.host().and_then(|host| host.pressure.latest()) {
-        samples.with(&["some"], Value::of_micros(pressure.some_us));
-        samples.with(&["full"], Value::of_micros(pressure.full_us));
+        samples.one(Value::of_micros(of(pressure)));
     }
 }
 
@@ -121,27 +130,21 @@ pub(crate) fn guest_counter(
     });
 }
 
-pub(crate) fn guest_stalls(scrape: &Scrape<'_>, samples: &mut Samples<'_>) {
-    for (guest, seen) in scrape.guests() {
-        let stalls = seen.and_then(|seen| seen.told.agent.latest()?.stalls);
-        if let Some(AgentStalls { memory_some_us, memory_full_us, .. }) = stalls {
-            samples.with(&[&guest.name, "some"], Value::of_micros(memory_some_us));
-            samples.with(&[&guest.name, "full"], Value::of_micros(memory_full_us));
-        }
-    }
+/// A time of each guest's pressure, in microseconds.
+pub(crate) fn guest_pressure(scrape: &Scrape<'_>, samples: &mut Samples<'_>, of: fn(&AgentStalls) -> u64) {
+    guests(scrape, samples, |_, seen| {
+        let stalls = seen?.told.agent.latest()?.stalls?;
+        Some(Value::of_micros(of(&stalls)))
+    });
 }
 
-/// The parts of each guest's size. If nobody tells what the memory is that the guest keeps, all of it is `untold`, and the other parts have no sample.
+/// The parts of each guest's size. If nobody tells what the memory is that the guest keeps, all of it is untold, and the other parts have no sample.
 pub(crate) fn size_parts(scrape: &Scrape<'_>, samples: &mut Samples<'_>) {
     for (guest, _) in scrape.guests() {
         let Some(parts) = guest.parts else { continue };
-        let SizeParts { used, needed_cache, cold_cache, free, untold, given } = parts.size;
-        let is_told = guest.report.used.is_some();
-        let told = |part| is_told.then_some(part);
-        let parts = [told(used), told(needed_cache), told(cold_cache), told(free), Some(untold), Some(given)];
-        for (part, bytes) in SIZE_PARTS.iter().zip(parts) {
-            if let Some(bytes) = bytes {
-                samples.with(&[&guest.name, part], bytes);
+        for part in SizePart::ALL {
+            if guest.report.used.is_some() || matches!(part, SizePart::Untold | SizePart::Given) {
+                samples.with(&[&guest.name, part.key()], parts.size.of_part(part));
             }
         }
     }
@@ -151,13 +154,16 @@ pub(crate) fn size_parts(scrape: &Scrape<'_>, samples: &mut Samples<'_>) {
 pub(crate) fn cost_parts(scrape: &Scrape<'_>, samples: &mut Samples<'_>) {
     for (guest, seen) in scrape.guests() {
         let Some((parts, seen)) = guest.parts.and_then(|parts| parts.cost).zip(seen) else { continue };
-        let CostParts { ram, vmm, torn, swapped, merged } = parts;
-        let torn = seen.cost.torn.latest().map(|_| torn);
-        let swapped = seen.cost.swapped.latest().map(|_| swapped);
-        let parts = [Some(ram.saturating_sub(merged)), Some(vmm), torn, swapped];
-        for (part, bytes) in COST_PARTS.iter().zip(parts) {
-            if let Some(bytes) = bytes {
-                samples.with(&[&guest.name, part], bytes);
+        for part in CostPart::ALL {
+            let bytes = parts.of_part(part);
+            let known = match part {
+                CostPart::Ram => Some(bytes.saturating_sub(parts.merged)),
+                CostPart::Vmm => Some(bytes),
+                CostPart::Torn => seen.cost.torn.latest().map(|_| bytes),
+                CostPart::Swapped => seen.cost.swapped.latest().map(|_| bytes),
+            };
+            if let Some(known) = known {
+                samples.with(&[&guest.name, part.key()], known);
             }
         }
     }

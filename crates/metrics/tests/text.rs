@@ -8,9 +8,9 @@ use memtide_api::view::Status;
 use memtide_engine::{Board, LastTick, Published};
 use memtide_metrics::{Kind, METRICS, Scrape, Sums, encode};
 use memtide_model::{
-    Absence, Backend, Balloon, Bytes, Capabilities, Config, Cost, GuestId, GuestReport, GuestSeen,
-    GuestStats, HostReport, HostSeen, Moment, Plan, Reading, Report, Snapshot, Span, State, Told, Verdict,
-    WallClock,
+    Absence, Agent, AgentStalls, Backend, Balloon, Bytes, Capabilities, Config, Cost, GuestId, GuestReport,
+    GuestSeen, GuestStats, HostReport, HostSeen, Moment, Plan, Pressure, Reading, Report, Snapshot, Span,
+    State, Told, Verdict, WallClock,
 };
 
 const fn mib(mib: u64) -> Bytes {
@@ -202,6 +202,20 @@ fn the_parts_add_up() {
     }
     assert_eq!(sum(&samples, "memtide_guest_oom_kills_total", ""), 2.0);
     assert!(samples.keys().any(|(_, labels)| labels.iter().any(|(_, value)| value == "a\"b\\c")));
+}
+
+#[test]
+fn times_of_pressure_are_seconds() {
+    let mut last = tick(1, mib(800), Verdict::Steady);
+    last.seen.host.pressure = Reading::now(Pressure { some_us: 1_500_000, full_us: 250_000 });
+    let stalls = AgentStalls { memory_some_us: 3_000_000, memory_full_us: 500_000, ..AgentStalls::default() };
+    last.seen.guests[0].told.agent = Reading::now(Agent { stalls: Some(stalls), ..Agent::default() });
+    let samples = read(&after(vec![last]));
+    let is = |name: &str| sum(&samples, name, "");
+    assert_eq!(is("memtide_host_pressure_waiting_seconds_total"), 1.5);
+    assert_eq!(is("memtide_host_pressure_stalled_seconds_total"), 0.25);
+    assert_eq!(is("memtide_guest_pressure_waiting_seconds_total"), 3.0);
+    assert_eq!(is("memtide_guest_pressure_stalled_seconds_total"), 0.5);
 }
 
 #[test]
