@@ -48,10 +48,12 @@ readonly CGROUPS=/sys/fs/cgroup/system.slice INNER=inner.service UML=uml.service
 
 # port_9273 METHOD-AND-PATH: the answer at the port for Prometheus.
 port_9273() {
-  exec 3<>/dev/tcp/127.0.0.1/9273
+  exec 3<>/dev/tcp/127.0.0.1/9273 || return
   printf '%s HTTP/1.1\r\nHost: localhost\r\n\r\n' "$1" >&3
   cat <&3
 }
+# listeners_9273: the addresses at which somebody listens there, as the kernel writes them.
+listeners_9273() { awk '$2 ~ /:2439$/ && $4 == "0A" { print $2 }' /proc/net/tcp /proc/net/tcp6; }
 is_active() { systemctl is-active --quiet "$1"; }
 # says TEXT COMMAND...: whether the command's output, also that of a failing command, contains the text.
 says() {
@@ -187,15 +189,33 @@ in_guest() {
   check "the socket of the helper that reclaims is active" is_active memtide-reclaim.socket
   check "the socket of the helper that splits is active" is_active memtide-split.socket
   check "the socket of the helper that sets KSM is active" is_active memtide-ksm.socket
-  check "the port for Prometheus is closed by default" not is_active memtide-metrics.socket
-  systemctl start memtide-metrics.socket
-  check "Prometheus gets the metrics" says "memtide_decisions_total" port_9273 "GET /metrics"
-  check "and nothing else" says "404 Not Found" port_9273 "GET /v1/status"
-  systemctl stop memtide-metrics.socket
   check "the socket of the helper that asks about sockets is active" is_active memtide-knocks.socket
   check "only root may use the helpers' sockets" test "$(stat -c %a /run/memtide-{journal,reclaim,split,ksm,knocks}.sock | sort -u)" = 600
   ksm_found=$(cat /sys/kernel/mm/ksm/{run,pages_to_scan,sleep_millisecs} | xargs)
   check "the service will start at boot" systemctl is-enabled --quiet memtide.service
+
+  say "the port for Prometheus"
+  check "the port is closed after the installation" not is_active memtide-metrics.socket
+  check "the port stays closed at the next boot" not systemctl is-enabled memtide-metrics.socket
+  systemctl enable --quiet --now memtide-metrics.socket
+  check "it listens on 127.0.0.1 only" test "$(listeners_9273)" = 0100007F:2439
+  check "Prometheus gets the metrics" says "memtide_decisions_total" port_9273 "GET /metrics"
+  check "the port has nothing else" says "404 Not Found" port_9273 "GET /v1/status"
+  check "the port takes no orders" says "405 Method Not Allowed" port_9273 "POST /v1/holds"
+  # The service waits for a request on this connection.
+  exec 4<>/dev/tcp/127.0.0.1/9273
+  check "each connection has a service of its own" until_true has_helper metrics
+  unit=$(helper_unit metrics)
+  check "the service for Prometheus has no capability" test "$(status_of "$unit" CapEff)" = 0000000000000000
+  check "the service for Prometheus is not root" test "$(status_of "$unit" Uid | cut -f 1)" != 0
+  check "the service for Prometheus filters system calls" test "$(status_of "$unit" Seccomp)" = 2
+  check "the service for Prometheus cannot write to /etc" read_only "$unit" /etc/memtide/memtide.toml
+  check "the service for Prometheus cannot use systemd's own socket" hides "$unit" /run/systemd/private
+  exec 4>&-
+  check "it ends with its connection" until_true not has_helper metrics
+  systemctl disable --quiet --now memtide-metrics.socket
+  check "the port is closed again" not port_9273 "GET /metrics"
+
   start_inner
   start_uml
   check "libvirt starts a guest" start_of_libvirt
