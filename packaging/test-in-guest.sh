@@ -70,6 +70,7 @@ exits_with() {
 # helper_unit NAME: the unit of a running helper.
 helper_unit() { systemctl list-units --no-legend --plain --state=active "memtide-$1@*" | cut -d ' ' -f 1; }
 has_helper() { [ -n "$(helper_unit "$1")" ]; }
+runs_memtide() { [ "$(readlink "/proc/$(main_pid "$1")/exe")" = /usr/bin/memtide ]; }
 main_pid() { systemctl show --property MainPID --value "$1"; }
 # within UNIT COMMAND...: runs the command as root with all capabilities, but with the file systems as the unit sees them.
 within() {
@@ -206,6 +207,8 @@ in_guest() {
   exec 4<>/dev/tcp/127.0.0.1/9273
   check "each connection has a service of its own" until_true has_helper metrics
   unit=$(helper_unit metrics)
+  # Until then, systemd's own process makes the sandbox.
+  check "it runs" until_true runs_memtide "$unit"
   check "the service for Prometheus has no capability" test "$(status_of "$unit" CapEff)" = 0000000000000000
   check "the service for Prometheus is not root" test "$(status_of "$unit" Uid | cut -f 1)" != 0
   check "the service for Prometheus filters system calls" test "$(status_of "$unit" Seccomp)" = 2
