@@ -84,7 +84,7 @@ const LONG: [Test; 14] = tests![
 ];
 
 /// Tests that wait most of the time, the longest first: they start in this order.
-const OTHERS: [Test; 33] = tests![
+const OTHERS: [Test; 34] = tests![
     density::more_guests_get_through_with_memtide,
     operator::an_operator_is_obeyed,
     operator::balloons_that_somebody_else_moved_are_left_alone,
