@@ -158,7 +158,7 @@ pub(crate) fn cost_parts(scrape: &Scrape<'_>, samples: &mut Samples<'_>) {
             let bytes = parts.of_part(part);
             let known = match part {
                 CostPart::Ram => Some(bytes.saturating_sub(parts.merged)),
-                CostPart::Vmm => Some(bytes),
+                CostPart::Vmm | CostPart::Tier => Some(bytes),
                 CostPart::Torn => seen.cost.torn.latest().map(|_| bytes),
                 CostPart::Swapped => seen.cost.swapped.latest().map(|_| bytes),
             };

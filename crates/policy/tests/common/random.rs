@@ -295,6 +295,7 @@ impl Case {
                 _ => Reading::now(capacity.mul_div(at.other, 4000)),
             },
             splits: at.other % 4 == 1,
+            tiers: at.other % 4 == 2,
             swap: at.swapped_in.map_or_else(
                 || Reading::absent(Absence::Unsupported),
                 |bytes| {
