@@ -8,8 +8,8 @@ use anyhow::Result;
 use memtide_api::Client;
 use memtide_api::view::{GuestDetail, quality};
 use memtide_model::{
-    Agent, Bytes, Capabilities, Commits, Cost, GuestStats, Keeps, Mode, Offers, Polling, Span, Tier, TmpfsReport,
-    Verdict,
+    Agent, Bytes, Capabilities, Commits, Cost, GuestStats, Keeps, Mode, Offers, Polling, Span, Tier,
+    TmpfsReport, Verdict,
 };
 
 use crate::style::Style;

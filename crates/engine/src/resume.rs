@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use memtide_model::{
     Config, GuestState, KsmSettings, KsmState, Moment, Ordered, Record, Request, Search, State, Surge, Tick,
-    Witness,
+    TierState, Witness,
 };
 use memtide_policy::hears::DOUBT;
 use memtide_policy::witness;
@@ -262,6 +262,7 @@ fn lasting_of(guest: &GuestState, now: Moment) -> GuestState {
         inflating_at: guest.inflating_at,
         squeezed_at: guest.squeezed_at,
         splits: guest.splits,
+        tier: TierState { watched: None, ..guest.tier },
         last_reason: guest.last_reason,
         gain: guest.gain,
         ..GuestState::default()

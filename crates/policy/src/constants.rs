@@ -238,6 +238,9 @@ pub const TIER_LEAST: Bytes = Bytes::from_mib(16);
 /// What was written to a tier is watched for this long.
 /// No scenario pins it.
 pub const TIER_WATCHED: Span = Span::from_secs(10);
+/// And this long while memory is urgently wanted: growth at 20 MiB/s does not wait longer for pieces of 64 MiB.
+/// No scenario pins it.
+pub const TIER_WATCHED_URGENTLY: Span = Span::from_secs(2);
 /// If more than this part of it was read back meanwhile, it was in use.
 /// No scenario pins it.
 pub const READ_BACK: Part = Part::new(1, 16);

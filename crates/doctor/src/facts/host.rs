@@ -65,6 +65,8 @@ pub struct HostFacts {
     pub torn: Option<Bytes>,
     /// Why torn huge pages cannot be split here; `None` if they can, or if only root can find out.
     pub cannot_split: Option<String>,
+    /// Whether devices of compressed memory can be made (`/sys/class/zram-control`).
+    pub zram: bool,
     /// Kernel samepage merging.
     pub ksm: Option<KsmSettings>,
     /// Memory that KSM saves now, its zero pages apart; `None` without KSM.
@@ -168,7 +170,8 @@ pub(super) fn look(root: &Root) -> HostFacts {
         min_free: vm("min_free_kbytes").map(Bytes::from_kib),
         swaps: swaps(root),
         zswap: text(&root.sys("module/zswap/parameters/enabled")).is_ok_and(|text| text.trim() == "Y"),
-        thp: thp(root),
+        cannot_split: cannot_split(),
+        zram: root.sys("class/zram-control").is_dir(),
         torn: Meminfo::read(root).ok().and_then(|meminfo| meminfo.torn()),
         cannot_split: cannot_split(),
         ksm: settings::read(root).ok(),

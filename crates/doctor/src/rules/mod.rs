@@ -31,6 +31,7 @@ const OF_HOST: &[fn(&Facts) -> Option<Finding>] = &[
     memory::kept_free,
     memory::huge_pool,
     memory::torn,
+    tier::zram,
     kernel::pressure,
     kernel::too_old,
     kernel::thp_off,

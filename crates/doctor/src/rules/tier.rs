@@ -10,6 +10,19 @@ use crate::finding::{Finding, Severity};
 /// What a guest costs without its tier.
 const COSTS: &str = "its class has `tier`, and memtide cannot keep its cold memory compressed";
 
+/// A class has tiers, and the kernel no zram.
+pub(super) fn zram(facts: &Facts) -> Option<Finding> {
+    if facts.host.zram || !facts.config.has_tiers() {
+        return None;
+    }
+    let fact = "a class has `tier`, and the kernel's module zram is not loaded";
+    Some(
+        Finding::of_host("tier.zram", Severity::Warning, fact)
+            .costs("no guest gets a tier, unless the package's service runs: it loads the module")
+            .fix("a shell", ["modprobe zram num_devices=0", "echo zram > /etc/modules-load.d/zram.conf"]),
+    )
+}
+
 /// There is no port that a tier can be plugged into.
 pub(super) fn port(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let equipment = guest.equipment.as_ref().filter(|_| wants_tier(facts, guest))?;

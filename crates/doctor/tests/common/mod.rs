@@ -137,6 +137,7 @@ pub fn healthy() -> Facts {
             zswap: false,
             torn: Some(Bytes::ZERO),
             cannot_split: None,
+            zram: true,
             thp: Some(Thp { enabled: "madvise".to_owned(), defrag: "madvise".to_owned() }),
             ksm: Some(KsmSettings {
                 run: KsmRun::Stopped,

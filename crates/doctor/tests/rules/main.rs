@@ -15,6 +15,7 @@ mod others;
 mod pinned;
 mod promises;
 mod sight;
+mod tier;
 mod uml;
 
 use std::path::PathBuf;

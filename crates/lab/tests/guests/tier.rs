@@ -17,9 +17,7 @@ fn tier_of(daemon: &Daemon, guest: &Guest) -> Option<Tier> {
 }
 
 fn with_port(name: &str) -> GuestBuilder {
-    reporting(name, mib(1024), true)
-        .agent(true)
-        .hotplug(true)
+    reporting(name, mib(1024), true).agent(true).hotplug(true)
 }
 
 pub fn cold_memory_goes_to_a_tier_and_every_byte_comes_back() {
@@ -34,7 +32,7 @@ pub fn cold_memory_goes_to_a_tier_and_every_byte_comes_back() {
     let config = "mode = \"manage\"\nbudget = \"1300 MiB\"\ndiscover = [\"tier-*\"]\ncommitment = \"elastic\"\n\
                   [class.default]\ntier = \"50%\"\n";
     let daemon = Daemon::start(run.path(), config).unwrap();
-    let takes = grow.begin(load("--size 700M --grow 20M --seed 3 --passes 0 --hold 30s")).unwrap();
+    let takes = grow.begin(load("--size 600M --grow 12M --seed 3 --passes 0 --hold 20s")).unwrap();
     until(
         "cold memory in the tier",
         JOB,

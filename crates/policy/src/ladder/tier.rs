@@ -6,7 +6,8 @@
 //! **Rule.** Only where the guest's class allows it, and its agent can. The VMM attaches a tier, and its agent swaps to it, before anybody needs it: growth
 //! does not wait for a device. If more is wanted than
 //! idle memory and free pieces bring, the guests that lose least work write a piece of their programs' memory to their tiers. What becomes free is idle memory,
-//! and goes like all idle memory. Each piece is watched: if more than a sixteenth of it was read back within [`TIER_WATCHED`], a pause follows that
+//! and goes like all idle memory. Each piece is watched: if more than a sixteenth of it was read back within [`TIER_WATCHED`] (or
+//! [`TIER_WATCHED_URGENTLY`]), a pause follows that
 //! doubles each time. A tier whose contents do not compress is let go. One that nobody has needed for [`TIER_UNWANTED`] is read
 //! back if guest and host have room for it, and stays attached.
 //!
@@ -26,11 +27,11 @@ use crate::belief::guest::Guest;
 use crate::belief::scene::Scene;
 use crate::constants::{
     FIRST_PAUSE, LEAST_STEP, LONGEST_PAUSE, READ_BACK, TIER_EVERY, TIER_LEAST, TIER_PIECE, TIER_UNWANTED,
-    TIER_WATCHED, VAIN_TIER,
+    TIER_WATCHED, TIER_WATCHED_URGENTLY, VAIN_TIER,
 };
 
 /// Watches the memory that guests have written to their tiers, and what the VMM was asked for.
-pub fn watch(guest: &mut Guest<'_>, now: Moment) {
+fn watch(guest: &mut Guest<'_>, is_urgent: bool, now: Moment) {
     let Some(tier) = guest.seen.cost.tier.fresh() else {
         guest.next.tier.watched = None;
         return;
@@ -44,7 +45,7 @@ pub fn watch(guest: &mut Guest<'_>, now: Moment) {
     let is_hot = back > READ_BACK.of(written.bytes);
     if is_hot {
         state.back_off = state.back_off.again(now, FIRST_PAUSE, LONGEST_PAUSE);
-    } else if now.since(written.since) >= TIER_WATCHED {
+    } else if now.since(written.since) >= if is_urgent { TIER_WATCHED_URGENTLY } else { TIER_WATCHED } {
         state.back_off = BackOff::default();
     } else {
         return;
@@ -55,14 +56,14 @@ pub fn watch(guest: &mut Guest<'_>, now: Moment) {
 /// What VMMs are asked for: tiers, their limits and their end. New limits are taken from the room that the commitment leaves.
 #[must_use]
 pub fn orders(scene: &mut Scene, makes_tiers: bool, guests: &mut [Guest<'_>]) -> Vec<Action> {
-    let is_wanted = !scene.wanted().is_zero();
+    let (is_wanted, is_urgent) = (!scene.wanted().is_zero(), !scene.urgent().is_zero());
     let mut room = match scene.commitment {
         Commitment::Strict => scene.ledger.room.spare,
         Commitment::Elastic => scene.ledger.free(),
     };
     let mut actions = Vec::new();
     for guest in guests.iter_mut() {
-        watch(guest, scene.now);
+        watch(guest, is_urgent, scene.now);
         if is_wanted && guest.class.tier.is_some() {
             guest.next.tier.wanted_at = Some(scene.now);
         }

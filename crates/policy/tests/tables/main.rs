@@ -26,6 +26,7 @@ mod search;
 mod sharing;
 mod split;
 mod stuck;
+mod tier;
 mod tmpfs;
 
 use common::{broken, config, decide, deflating, id, proved, told};

@@ -38,7 +38,7 @@ pub struct Equipment {
     /// The settings that are in files of `-readconfig`.
     pub in_file: InFile,
     /// Root ports of PCI Express.
-    root_ports: usize,
+    pub root_ports: usize,
 }
 
 /// The settings that are in files of `-readconfig`: there, they must be changed in the file.

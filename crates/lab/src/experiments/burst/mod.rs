@@ -138,8 +138,10 @@ impl Experiment for Burst {
         let shown = "What each guest's process takes from the host, in the first run of each arm.";
         let panels: Vec<Panel> = arms.iter().filter_map(panel).collect();
         let memory = stack::svg(&title, shown, show::mib(setting.capacity), &panels)?;
-        let columns: Vec<(&str, &BurstResult)> =
-            arms.iter().filter_map(|seen| Some((seen.arm.title.as_str(), &seen.runs.first()?.result))).collect();
+        let columns: Vec<(&str, &BurstResult)> = arms
+            .iter()
+            .filter_map(|seen| Some((seen.arm.title.as_str(), &seen.runs.first()?.result)))
+            .collect();
         Ok(Findings {
             figures: vec![
                 Figure {

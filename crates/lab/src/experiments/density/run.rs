@@ -283,8 +283,7 @@ impl Rise<'_> {
             let managed = Managed { dir: self.run.path(), host: &self.host, guests };
             self.manager.tick(managed)?;
             if self.case.by.has_tier() {
-                self.tiers.most =
-                    self.tiers.most.max(zram::used_by_all().saturating_sub(self.tiers.before));
+                self.tiers.most = self.tiers.most.max(zram::used_by_all().saturating_sub(self.tiers.before));
             }
         }
         self.check_alive()?;

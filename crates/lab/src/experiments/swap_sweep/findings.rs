@@ -161,8 +161,7 @@ fn broken(ran: &[Ran<'_>]) -> Vec<String> {
             broken.push(format!("{}: {words} words differ", ran.seen.arm.title));
         }
     }
-    let Some(mine) =
-        ran.iter().find(|ran| ran.case.by == By::Tier && ran.seen.runs.len() >= RUNS_TO_JUDGE)
+    let Some(mine) = ran.iter().find(|ran| ran.case.by == By::Tier && ran.seen.runs.len() >= RUNS_TO_JUDGE)
     else {
         return broken;
     };
@@ -180,8 +179,7 @@ fn broken(ran: &[Ran<'_>]) -> Vec<String> {
             _ => {}
         }
     }
-    let others: Vec<Middle> =
-        ran.iter().filter(|ran| ran.case.by != By::Tier).flat_map(Ran::done).collect();
+    let others: Vec<Middle> = ran.iter().filter(|ran| ran.case.by != By::Tier).flat_map(Ran::done).collect();
     for own in mine.done() {
         let as_small = others.iter().filter(|other| other.total <= own.total);
         let best = as_small.map(|other| other.seconds).reduce(f64::min);

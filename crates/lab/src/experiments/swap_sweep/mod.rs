@@ -80,8 +80,7 @@ pub struct Point {
 
 impl Experiment for SwapSweep {
     const NAME: &'static str = "swap-sweep";
-    const ABOUT: &'static str =
-        "less and less memory for the same work: swap on a disk, a tmpfs, zram, balloons, and memtide with tiers";
+    const ABOUT: &'static str = "less and less memory for the same work: swap on a disk, a tmpfs, zram, balloons, and memtide with tiers";
     type Result = SweepResult;
 
     fn arms(effort: Effort) -> Vec<Arm> {

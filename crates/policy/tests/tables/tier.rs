@@ -1,0 +1,111 @@
+//! Cold memory of programs goes to a compressed tier, a piece at a time, and only from who can spare it.
+
+use super::*;
+use crate::common::{but, guest, mib, snapshot};
+use memtide_model::{Agent, AgentMemory, Commitment, Deed, Moment, Reading, Share, Span, Tier, TierOrder, TierState};
+
+/// A guest of 1 GiB whose programs hold 600 MiB of its 650, with an agent that swaps to this tier; and one of 600 MiB that uses 590 MiB and stalls. The host has
+/// `spare` MiB beyond what they hold.
+fn seen(millis: u64, spare: u64, tier: Option<Tier>) -> Snapshot {
+    let stored = tier.map_or(Bytes::ZERO, |tier| tier.stored);
+    let total = if tier.is_some_and(|tier| !tier.size.is_zero()) { mib(512) } else { Bytes::ZERO };
+    let memory = AgentMemory {
+        anon: mib(600).saturating_sub(stored),
+        tier_total: total,
+        tier_free: total.saturating_sub(stored),
+        ..AgentMemory::default()
+    };
+    let agent = Agent { memory, tiers: true, counts_refaults: true, ..Agent::default() };
+    let cold = told(guest("cold", 680, 650), |stats| stats.alloc_stalls = Some(0));
+    let cold = but(cold, |guest| {
+        guest.told.full = mib(1024);
+        guest.told.agent = Reading::now(agent);
+        if let Some(tier) = tier {
+            guest.cost.tier = Reading::now(tier);
+        }
+    });
+    let busy = told(guest("busy", 600, 590), |stats| stats.alloc_stalls = Some(millis / 10));
+    let mut seen = snapshot(millis, 1_420 + spare, vec![busy, cold]);
+    seen.host.tiers = true;
+    seen
+}
+
+/// A tier that its guest swaps to.
+fn used(stored: u64, held: u64, limit: u64) -> Option<Tier> {
+    let [stored, held, limit] = [stored, held, limit].map(mib);
+    Some(Tier { size: mib(512), limit, stored, held, ..Tier::default() })
+}
+
+fn with_tiers() -> Config {
+    let mut config = config();
+    config.classes.get_mut(Config::DEFAULT_CLASS).unwrap().tier = Share::percent(50);
+    config.commitment = Commitment::Elastic;
+    config
+}
+
+fn about_tiers(decision: &Decision) -> Vec<Request> {
+    let is_about = |request: &Request| {
+        matches!(request, Request::Tier(_) | Request::Agent(Deed::UseTier(_) | Deed::PageOut(_)))
+    };
+    decision.plan.actions.iter().map(|action| action.request).filter(is_about).collect()
+}
+
+fn after(config: &Config, spare: u64, tier: Option<Tier>) -> Vec<Request> {
+    let state = known(config, &seen(1_000, spare, tier));
+    about_tiers(&tick(config, &state, &seen(6_000, spare, tier)))
+}
+
+#[test]
+fn a_guest_gets_a_tier_only_if_its_class_has_one_and_the_host_has_room() {
+    let attach = Request::Tier(TierOrder::Attach { size: mib(512), limit: mib(16) });
+    assert_eq!(after(&with_tiers(), 100, None), [attach]);
+    assert_eq!(after(&config(), 100, None), []);
+    let mut cannot = seen(6_000, 100, None);
+    cannot.host.tiers = false;
+    let config = with_tiers();
+    let state = known(&config, &seen(1_000, 100, None));
+    assert_eq!(about_tiers(&tick(&config, &state, &cannot)), []);
+}
+
+#[test]
+fn an_attached_tier_is_used_before_anything_is_written_to_it() {
+    let attached = Some(Tier { limit: mib(16), ..Tier::default() });
+    assert_eq!(after(&with_tiers(), 100, attached), [Request::Agent(Deed::UseTier(true))]);
+}
+
+#[test]
+fn a_limit_grows_before_a_piece_is_written_and_never_beyond_what_the_class_allows() {
+    let limit = |bytes| Request::Tier(TierOrder::Limit(mib(bytes)));
+    assert_eq!(after(&with_tiers(), 100, used(0, 0, 16)), [limit(64)]);
+    assert_eq!(after(&with_tiers(), 100, used(0, 0, 64)), [Request::Agent(Deed::PageOut(mib(64)))]);
+    // Half of it lies there already.
+    assert_eq!(after(&with_tiers(), 100, used(512, 200, 280)), []);
+}
+
+#[test]
+fn memory_that_is_read_back_was_in_use() {
+    let config = with_tiers();
+    let tier = used(0, 0, 64);
+    let state = known(&config, &seen(1_000, 100, tier));
+    let state = tick(&config, &state, &seen(6_000, 100, tier)).state;
+    let back = used(60, 24, 64).map(|tier| Tier { read: mib(8), ..tier });
+    let after = tick(&config, &state, &seen(8_000, 100, back)).state;
+    let TierState { watched, back_off, .. } = after.guests[&id("cold")].tier;
+    assert_eq!((watched, back_off.span), (None, Span::from_secs(10)));
+}
+
+#[test]
+fn what_does_not_compress_is_let_go() {
+    let bad = used(64, 64, 80).map(|tier| Tier { incompressible: mib(40), ..tier });
+    let config = with_tiers();
+    let state = known(&config, &seen(1_000, 600, bad));
+    let decision = tick(&config, &state, &seen(6_000, 600, bad));
+    assert!(decision.state.guests[&id("cold")].tier.vain.lasts(Moment::from_millis(7_000)));
+    let written =
+        about_tiers(&decision).into_iter().any(|request| matches!(request, Request::Agent(Deed::PageOut(_))));
+    assert!(!written, "{:#?}", decision.plan);
+    // Once the guest has let it go.
+    let unused = bad.map(|tier| Tier { size: Bytes::ZERO, ..tier });
+    let after = tick(&config, &decision.state, &seen(9_000, 600, unused));
+    assert_eq!(about_tiers(&after), [Request::Tier(TierOrder::Detach)]);
+}
