@@ -58,11 +58,13 @@ ZSH_COMPLETION := $(DESTDIR)$(ZSHDIR)/_memtide
 FISH_COMPLETION := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/memtide.fish
 UNITS := $(DESTDIR)$(PREFIX)/lib/systemd/system
 UNIT_FILES := memtide.service memtide-journal.socket memtide-journal@.service memtide-reclaim.socket memtide-reclaim@.service memtide-split.socket memtide-split@.service \
-	memtide-ksm.socket memtide-ksm@.service memtide-tier.socket memtide-tier@.service memtide-knocks.socket memtide-knocks@.service
+	memtide-ksm.socket memtide-ksm@.service memtide-tier.socket memtide-tier@.service memtide-knocks.socket memtide-knocks@.service memtide-metrics.socket memtide-metrics@.service
 SYSUSERS := $(DESTDIR)$(PREFIX)/lib/sysusers.d/memtide.conf
 CONFIGURATION := $(DESTDIR)$(SYSCONFDIR)/memtide/memtide.toml
 SCENARIOS := $(DESTDIR)$(PREFIX)/share/memtide/scenarios
-DIRECTORIES := $(BIN) $(MAN)/man1 $(MAN)/man5 $(SCENARIOS) \
+PROMETHEUS := $(DESTDIR)$(PREFIX)/share/memtide/prometheus
+PROMETHEUS_FILES := memtide.rules.yml memtide-scrape.yml memtide-dashboard.json
+DIRECTORIES := $(BIN) $(MAN)/man1 $(MAN)/man5 $(SCENARIOS) $(PROMETHEUS) \
 	$(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNITS)/. $(SYSUSERS) $(CONFIGURATION))
 # A list of the directories that `install` created: `uninstall` removes only these, and only if they are empty.
 MADE := $(TARGET_DIR)/installed-directories
@@ -82,11 +84,14 @@ install: ## Installs programs, man pages, completions, service and configuration
 	sed -i 's|/usr/bin/memtide|$(PREFIX)/bin/memtide|' $(addprefix $(UNITS)/,$(UNIT_FILES))
 	install -D -m 0644 packaging/memtide.sysusers $(SYSUSERS)
 	install -D -m 0644 -t $(SCENARIOS) scenarios/*.toml
+	install -D -m 0644 -t $(PROMETHEUS) $(addprefix packaging/prometheus/,$(PROMETHEUS_FILES))
+	sed -i 's|/usr/share/|$(PREFIX)/share/|' $(PROMETHEUS)/memtide-scrape.yml
 	test -e $(CONFIGURATION) || install -D -m 0644 packaging/memtide.toml $(CONFIGURATION)
 
 uninstall: ## Removes the files of `make install` and the directories that it created, except the configuration
 	rm -f $(BIN)/memtide $(BIN)/memtide-load $(MAN)/man1/memtide.1 $(MAN)/man1/memtide-*.1 $(MAN)/man5/memtide.toml.5
 	rm -f $(addprefix $(SCENARIOS)/,$(notdir $(wildcard scenarios/*.toml)))
+	rm -f $(addprefix $(PROMETHEUS)/,$(PROMETHEUS_FILES))
 	rm -f $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(addprefix $(UNITS)/,$(UNIT_FILES)) $(SYSUSERS)
 	@test ! -e $(MADE) || sort -r $(MADE) | xargs -r rmdir --ignore-fail-on-non-empty 2>/dev/null || true
 	@rm -f $(MADE)

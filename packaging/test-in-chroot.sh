@@ -87,12 +87,14 @@ version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 check "memtide --version says $version" test "$(inside memtide --version)" = "memtide $version"
 check "memtide-load --version says $version" test "$(inside memtide-load --version)" = "memtide-load $version"
 for file in usr/share/man/man1/memtide{,-run,-status,-load}.1.gz usr/share/man/man5/memtide.toml.5.gz \
+  usr/share/memtide/prometheus/memtide{.rules.yml,-scrape.yml,-dashboard.json} usr/lib/systemd/system/memtide-metrics{.socket,@.service} \
   usr/lib/systemd/system/memtide.service usr/share/bash-completion/completions/memtide; do
   if [ ! -e "$root/$file" ]; then die "/$file is missing"; fi
 done
-printf '   ok: man pages, service and completions are there\n'
+printf '   ok: man pages, service, completions and files for Prometheus are there\n'
 check "the group is there" contains "$root/etc/group" "^memtide:"
 check "the service will start at boot" test -L "$root/etc/systemd/system/multi-user.target.wants/memtide.service"
+check "the port for Prometheus stays closed at boot" test ! -L "$root/etc/systemd/system/sockets.target.wants/memtide-metrics.socket"
 check "all files are as the package says" inside dpkg --verify memtide
 check "its configuration is valid" inside memtide run --check
 
@@ -107,10 +109,14 @@ check "it observes" test "$(inside memtide status --json | grep -c '"mode": *"ob
 
 say "upgrade"
 echo 'reserve = "7%"' >>"$root/etc/memtide/memtide.toml"
+# What `systemctl enable` does; a bare Debian has no systemctl.
+mkdir -p "$root/etc/systemd/system/sockets.target.wants"
+ln -s /usr/lib/systemd/system/memtide-metrics.socket "$root/etc/systemd/system/sockets.target.wants/"
 apt install --no-install-recommends /packages/memtide_2.deb
 # shellcheck disable=SC2016 # dpkg-query expands it, not the shell
 check "revision 2 is installed" test "$(inside dpkg-query -W -f '${Version}' memtide)" = "$version-2"
 check "the configuration is as the operator left it" contains "$root/etc/memtide/memtide.toml" '^reserve = "7%"$'
+check "the port for Prometheus stays open at boot" test -L "$root/etc/systemd/system/sockets.target.wants/memtide-metrics.socket"
 check "the daemon of before still answers" until_true inside memtide status
 daemon=$(pgrep -x memtide)
 kill "$daemon"

@@ -46,6 +46,14 @@ until_true() {
 
 readonly CGROUPS=/sys/fs/cgroup/system.slice INNER=inner.service UML=uml.service
 
+# port_9273 METHOD-AND-PATH: the answer at the port for Prometheus.
+port_9273() {
+  exec 3<>/dev/tcp/127.0.0.1/9273 || return
+  printf '%s HTTP/1.1\r\nHost: localhost\r\n\r\n' "$1" >&3
+  cat <&3
+}
+# listeners_9273: the addresses at which somebody listens there, as the kernel writes them.
+listeners_9273() { awk '$2 ~ /:2439$/ && $4 == "0A" { print $2 }' /proc/net/tcp /proc/net/tcp6; }
 is_active() { systemctl is-active --quiet "$1"; }
 # says TEXT COMMAND...: whether the command's output, also that of a failing command, contains the text.
 says() {
@@ -62,6 +70,7 @@ exits_with() {
 # helper_unit NAME: the unit of a running helper.
 helper_unit() { systemctl list-units --no-legend --plain --state=active "memtide-$1@*" | cut -d ' ' -f 1; }
 has_helper() { [ -n "$(helper_unit "$1")" ]; }
+runs_memtide() { [ "$(readlink "/proc/$(main_pid "$1")/exe")" = /usr/bin/memtide ]; }
 main_pid() { systemctl show --property MainPID --value "$1"; }
 # within UNIT COMMAND...: runs the command as root with all capabilities, but with the file systems as the unit sees them.
 within() {
@@ -182,9 +191,34 @@ in_guest() {
   check "the socket of the helper that splits is active" is_active memtide-split.socket
   check "the socket of the helper that sets KSM is active" is_active memtide-ksm.socket
   check "the socket of the helper that asks about sockets is active" is_active memtide-knocks.socket
-  check "only root may use the helpers' sockets" test "$(stat -c %a /run/memtide-{journal,reclaim,split,ksm,knocks}.sock | sort -u)" = 600
+  check "only root may use the helpers' sockets" test "$(stat -c %a /run/memtide-{journal,reclaim,split,ksm,tier,knocks}.sock | sort -u)" = 600
   ksm_found=$(cat /sys/kernel/mm/ksm/{run,pages_to_scan,sleep_millisecs} | xargs)
   check "the service will start at boot" systemctl is-enabled --quiet memtide.service
+
+  say "the port for Prometheus"
+  check "the port is closed after the installation" not is_active memtide-metrics.socket
+  check "the port stays closed at the next boot" not systemctl is-enabled memtide-metrics.socket
+  systemctl enable --quiet --now memtide-metrics.socket
+  check "it listens on 127.0.0.1 only" test "$(listeners_9273)" = 0100007F:2439
+  check "Prometheus gets the metrics" says "memtide_decisions_total" port_9273 "GET /metrics"
+  check "the port has nothing else" says "404 Not Found" port_9273 "GET /v1/status"
+  check "the port takes no orders" says "405 Method Not Allowed" port_9273 "POST /v1/holds"
+  # The service waits for a request on this connection.
+  exec 4<>/dev/tcp/127.0.0.1/9273
+  check "each connection has a service of its own" until_true has_helper metrics
+  unit=$(helper_unit metrics)
+  # Until then, systemd's own process makes the sandbox.
+  check "it runs" until_true runs_memtide "$unit"
+  check "the service for Prometheus has no capability" test "$(status_of "$unit" CapEff)" = 0000000000000000
+  check "the service for Prometheus is not root" test "$(status_of "$unit" Uid | cut -f 1)" != 0
+  check "the service for Prometheus filters system calls" test "$(status_of "$unit" Seccomp)" = 2
+  check "the service for Prometheus cannot write to /etc" read_only "$unit" /etc/memtide/memtide.toml
+  check "the service for Prometheus cannot use systemd's own socket" hides "$unit" /run/systemd/private
+  exec 4>&-
+  check "it ends with its connection" until_true not has_helper metrics
+  systemctl disable --quiet --now memtide-metrics.socket
+  check "the port is closed again" not port_9273 "GET /metrics"
+
   start_inner
   start_uml
   check "libvirt starts a guest" start_of_libvirt
@@ -382,7 +416,7 @@ END
   systemctl stop user.service
   check "the UML instance runs on" is_active "$UML"
   dpkg --purge memtide >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; die "dpkg --purge failed"; }
-  check "the units are gone" not systemctl cat memtide.service memtide-journal.socket memtide-reclaim.socket memtide-split.socket memtide-ksm.socket memtide-tier.socket memtide-knocks.socket
+  check "the units are gone" not systemctl cat memtide.service memtide-journal.socket memtide-reclaim.socket memtide-split.socket memtide-ksm.socket memtide-tier.socket memtide-knocks.socket memtide-metrics.socket
   [ "$failed" = 0 ] || die "$failed checks failed"
   printf '%s\n' "$ALL_IS_WELL"
 }

@@ -7,7 +7,8 @@
 #   --guests    also QEMU 10 or newer, a static busybox, cpio, kmod and xz, for the tests with real guests. (The tests download
 #               kernels for guests, and Debian 12's own older QEMU, and only unpack them.)
 #   --libvirt   also libvirt's daemon and virsh, for the tests with guests of libvirt; continues without them
-#   --lint      also clippy and rustfmt, if packages have them; continues without them
+#   --lint      also clippy, rustfmt and promtool, if packages have them; continues without them. (promtool is only unpacked, below
+#               target/: its package would start a server.)
 #   --bench     also stress-ng and lookbusy, to compare with the exerciser, if packages have them; continues without them
 #   --deb       also the tools for a Debian package
 #   --static    also Rust's target for static programs, which only rustup has
@@ -24,6 +25,7 @@ readonly QEMU_MAJOR=10
 readonly BACKPORTS_LIST=/etc/apt/sources.list.d/memtide-backports.list
 readonly RUSTUP_LINE="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y"
 readonly MUSL_TARGET=x86_64-unknown-linux-musl
+readonly PROMTOOL=${CARGO_TARGET_DIR:-target}/tools/promtool
 
 say() { printf 'deps: %s\n' "$*"; }
 die() { printf 'deps: %s\n' "$*" >&2; exit 1; }
@@ -70,6 +72,7 @@ has_static_busybox() { command -v busybox >/dev/null && ! ldd "$(command -v busy
 has_dpkg_dev() { command -v dpkg-deb >/dev/null && command -v dpkg-shlibdeps >/dev/null; }
 has_musl() { [ -d "$(rustc --print sysroot)/lib/rustlib/$MUSL_TARGET" ]; }
 has_clippy() { cargo clippy --version >/dev/null 2>&1; }
+has_promtool() { command -v promtool >/dev/null || [ -x "$PROMTOOL" ]; }
 has_rustfmt() { cargo fmt --version >/dev/null 2>&1; }
 
 # missing: the missing tools, one word per line.
@@ -191,6 +194,23 @@ install_lint() {
   has_rustfmt || say "rustfmt is not available here: checks that need it are left out"
 }
 
+# promtool tries the rules for Prometheus.
+unpack_promtool() {
+  if ! has_promtool && command -v apt-get >/dev/null; then
+    local dir
+    dir=$(mktemp -d)
+    mkdir -p "$(dirname "$PROMTOOL")"
+    {
+      { [ -n "$(candidate prometheus)" ] || apt_get update; } &&
+        (cd "$dir" && timeout 120 apt-get -q -o APT::Sandbox::User=root download prometheus) &&
+        dpkg-deb --fsys-tarfile "$dir"/prometheus_*.deb | tar -xO ./usr/bin/promtool >"$dir/promtool" &&
+        chmod +x "$dir/promtool" && mv "$dir/promtool" "$PROMTOOL"
+    } || true
+    rm -rf "$dir"
+  fi
+  has_promtool || say "promtool is not available here: the rules for Prometheus are not tried"
+}
+
 install_peers() {
   local peer
   for peer in stress-ng lookbusy; do
@@ -243,7 +263,7 @@ fi
 if $want_guests && command -v apt-cache >/dev/null && [ -z "$(candidate linux-image-cloud-amd64)" ]; then
   (apt_get update) || say "apt's lists could not be renewed: kernels for guests may not be found"
 fi
-if $want_lint; then install_lint; fi
+if $want_lint; then install_lint; unpack_promtool; fi
 if $want_libvirt; then install_libvirt; fi
 if $want_bench; then install_peers; fi
 if $want_bare && ! command -v debootstrap >/dev/null && command -v apt-get >/dev/null; then

@@ -2,6 +2,7 @@
 //!
 //! - `prepush`: everything that continuous integration checks, in its order ([`prepush`]).
 //! - `tidy`: the rules of style that neither rustfmt nor clippy knows ([`tidy`]).
+//! - `dashboards`: the files for Prometheus and Grafana, and the table of metrics in docs/api.md (memtide-dashboards writes them).
 //! - `golden`: the policy's decisions on each recorded trace, as text to be reviewed ([`golden`]).
 //!
 //! [`licences`] is a part of `prepush`.

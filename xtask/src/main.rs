@@ -1,4 +1,4 @@
-//! `cargo xtask prepush | tidy | golden`: reads the arguments, runs the chore, prints the findings.
+//! `cargo xtask prepush | tidy | dashboards | golden`: reads the arguments, runs the chore, prints the findings.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -15,6 +15,7 @@ usage: cargo xtask CHORE
   prepush [--quick | --checks]
                       all that continuous integration checks; --quick leaves out the tests with real guests, --checks all tests
   tidy                rules of style that neither rustfmt nor clippy knows
+  dashboards          writes the dashboard, the rules and the table of metrics from the list of metrics
   golden [--check]    records what the policy decides on each trace; --check compares instead and shows the changes";
 
 /// Whether the chore found no problem.
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         ["prepush", "--quick"] => prepush(Extent::Quick),
         ["prepush", "--checks"] => prepush(Extent::Checks),
         ["tidy"] => tidy(),
+        ["dashboards"] => dashboards(),
         ["golden"] => golden(Mode::Record),
         ["golden", "--check"] => golden(Mode::Check),
         ["help" | "--help" | "-h"] => {
@@ -68,6 +70,14 @@ fn tidy() -> Result<Clean, Box<dyn Error>> {
         eprintln!("tidy: {} to be put right", findings.len());
     }
     Ok(findings.is_empty())
+}
+
+/// Writes what memtide-dashboards makes. Its own test says when that is necessary.
+fn dashboards() -> Result<Clean, Box<dyn Error>> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = std::process::Command::new(cargo);
+    command.args(["run", "--quiet", "--package", "memtide-dashboards", "--", "."]).current_dir(root()?);
+    Ok(command.status()?.success())
 }
 
 fn golden(mode: Mode) -> Result<Clean, Box<dyn Error>> {

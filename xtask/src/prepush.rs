@@ -19,7 +19,7 @@ pub enum Extent {
     Full,
     /// Without the tests that start real guests.
     Quick,
-    /// Without tests, except that of a daemon without confinement.
+    /// Without tests, except that of a daemon without confinement and those of the rules for Prometheus.
     Checks,
 }
 
@@ -144,7 +144,10 @@ fn stages(extent: Extent) -> Vec<Stage> {
                 cargo("test --package memtide-lab --lib --bins --test random"),
             ));
         }
-        Extent::Checks => {}
+        // The tests of a bare machine have no promtool, `scripts/deps.sh --lint` has.
+        Extent::Checks => {
+            list.push(stage("rules for Prometheus", cargo("test --package memtide-dashboards --quiet")));
+        }
     }
     list
 }

@@ -102,6 +102,15 @@ impl Client {
         self.get("/v1/ksm")?.ok_or(ClientError::NoStatus)
     }
 
+    /// The metrics as Prometheus's text.
+    ///
+    /// # Errors
+    /// If no daemon answers.
+    pub fn metrics(&self) -> Result<Vec<u8>, ClientError> {
+        let answer: Option<Answer<()>> = self.get("/metrics")?;
+        answer.map(|answer| answer.json).ok_or(ClientError::NoStatus)
+    }
+
     /// The guest with the name `name` in the status; `None` if there is none.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use anyhow::Result;
 use memtide_api::Client;
 use memtide_api::view::{GuestDetail, quality};
 use memtide_model::{
-    Agent, Bytes, Capabilities, Commits, Cost, GuestStats, Keeps, Mode, Offers, Polling, Span, TmpfsReport,
+    Agent, Bytes, Capabilities, Commits, Cost, GuestStats, Keeps, Mode, Offers, Polling, Span, Tier, TmpfsReport,
     Verdict,
 };
 
@@ -64,6 +64,9 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
     out.row("costs the host", &costs);
     if let Some(uncounted) = uncounted(&detail.seen.cost) {
         out.row("beside it", &uncounted);
+    }
+    if let Some(tier) = detail.seen.cost.tier.latest() {
+        out.row("tier", &in_tier(tier));
     }
     if let Some(tmpfs) = &detail.tmpfs {
         out.row("lies in", &lies_in(tmpfs));
@@ -179,6 +182,13 @@ fn abilities(can: Capabilities) -> String {
     ];
     let abilities: Vec<&str> = abilities.iter().filter(|(can, _)| *can).map(|(_, what)| *what).collect();
     if abilities.is_empty() { "do nothing that memtide needs".to_owned() } else { abilities.join(", ") }
+}
+
+/// What lies in a guest's tier, in words.
+fn in_tier(tier: &Tier) -> String {
+    let Tier { stored, held, limit, read, .. } = tier;
+    let back = if read.is_zero() { String::new() } else { format!("; {read} read back so far") };
+    format!("{stored} of its memory, compressed to {held} (at most {limit}){back}")
 }
 
 /// The guest's memory that its footprint does not count, in words; `None` if there is none.

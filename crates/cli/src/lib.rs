@@ -12,6 +12,7 @@ mod hold;
 mod journal;
 mod ksm;
 mod libvirt;
+mod metrics;
 mod overwrite;
 mod reclaim;
 mod replay;
@@ -138,6 +139,14 @@ enum Command {
         hold: Option<Duration>,
         #[command(flatten)]
         socket: Socket,
+    },
+    /// Print the metrics of the daemon as Prometheus's text.
+    Metrics {
+        #[command(flatten)]
+        socket: Socket,
+        /// Answer one HTTP request on standard input instead, and only for `/metrics`. systemd starts this for Prometheus.
+        #[arg(long)]
+        answer: bool,
     },
     /// Guests of libvirt: their own terms.
     Libvirt(libvirt::Libvirt),
@@ -287,6 +296,8 @@ impl Command {
                 let hold = hold.map(Into::into);
                 reclaim::command(&socket.path()?, &ReclaimRequest { guest, by, to, dry_run, hold })
             }
+            Self::Metrics { socket, answer: false } => metrics::command(&socket.path()?),
+            Self::Metrics { socket, answer: true } => metrics::answer(&socket.path()?),
             Self::Libvirt(libvirt) => libvirt.execute(),
             Self::Helper { name } => {
                 match name.as_str() {

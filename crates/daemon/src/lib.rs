@@ -24,7 +24,6 @@ mod guest_locks;
 pub mod helpers;
 pub mod journal;
 pub mod live;
-mod metrics;
 mod operator;
 pub mod orders;
 mod places;

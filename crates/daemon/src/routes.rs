@@ -9,7 +9,7 @@
 //! | `POST /v1/reclaims` | reclaims what a guest can spare, and waits until the host has it: [`ReclaimRequest`], answered by [`ReclaimAnswer`](memtide_api::reclaim::ReclaimAnswer) |
 //! | `POST /v1/cgroup-reclaims` | reclaims memory from a guest's cgroup: [`CgroupReclaimRequest`], answered by [`CgroupReclaimAnswer`](memtide_api::view::CgroupReclaimAnswer) |
 //! | `POST /v1/holds` | leaves guests alone, or manages them again: [`HoldRequest`], answered by [`HoldAnswer`](memtide_api::view::HoldAnswer) |
-//! | `GET /metrics` | the same numbers for Prometheus |
+//! | `GET /metrics` | these numbers for Prometheus: the list of memtide-metrics |
 //!
 //! docs/api.md describes it for programs.
 //!
@@ -35,7 +35,6 @@ use serde_json::json;
 use tracing::{info, warn};
 
 use crate::bounded::{Bounded, Client};
-use crate::metrics;
 use crate::operator::{self, Refusal};
 use crate::reclaim;
 use crate::sources::Sources;
@@ -199,9 +198,7 @@ fn no_such_guest(status: &Status) -> Response {
 }
 
 async fn prometheus(State(sources): State<Sources>) -> Response {
-    let text = metrics::encode(&sources.status());
-    ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
-        .into_response()
+    ([(header::CONTENT_TYPE, memtide_metrics::CONTENT_TYPE)], sources.metrics()).into_response()
 }
 
 async fn unknown() -> Response {

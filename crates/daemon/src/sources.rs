@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use memtide_api::history::History;
 use memtide_api::view::Status;
-use memtide_engine::{Board, host_clock};
+use memtide_engine::{Board, Published, host_clock};
+use memtide_metrics::{Scrape, Tally};
 
 use crate::events::Events;
 use crate::orders::Orders;
@@ -21,17 +22,30 @@ pub struct Sources {
     /// The rights that the daemon has given up.
     pub confined: Arc<[String]>,
     pub(crate) events: Events,
+    tally: Tally,
 }
 
 impl Sources {
     /// Sources of the engine that writes on `board`.
     #[must_use]
     pub fn new(board: Board, history: History, orders: Orders, confined: Vec<String>) -> Self {
-        Self { events: Events::of(&board), board, history, orders, confined: confined.into() }
+        let (events, tally) = (Events::of(&board), Tally::of(&board));
+        Self { events, tally, board, history, orders, confined: confined.into() }
+    }
+
+    /// The metrics as text.
+    pub(crate) fn metrics(&self) -> String {
+        let published = self.board.latest();
+        let (status, sums) = (self.status_of(&published), self.tally.sums());
+        memtide_metrics::encode(&Scrape { status: &status, last: published.last.as_ref(), sums: &sums })
     }
 
     pub(crate) fn status(&self) -> Status {
-        let status = Status::new(&self.board.latest());
+        self.status_of(&self.board.latest())
+    }
+
+    fn status_of(&self, published: &Published) -> Status {
+        let status = Status::new(published);
         let age = status.decided_at.map(|at| host_clock().since(at));
         Status { age, confined: self.confined.to_vec(), ..status }
     }

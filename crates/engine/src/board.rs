@@ -62,6 +62,9 @@ pub struct Counters {
     pub ticks_not_journalled: u64,
     /// Configurations accepted while running.
     pub reloads: u64,
+    /// Guests that were killed, as far as that is known.
+    #[serde(default)]
+    pub guests_killed: u64,
 }
 
 /// A handle to the [`Published`] data. Its clones show the same data.

@@ -155,6 +155,7 @@ impl<W: World> Engine<W> {
         let began = self.world.now();
         let step = self.step();
         let killed = self.world.killed();
+        self.counters.guests_killed += killed.len() as u64;
         for Killed { guest, how } in &killed {
             self.note(&note_of_kill(guest.name(), how));
         }

@@ -359,7 +359,10 @@ mod tests {
         guest.advance(Span::from_secs(40));
         let stored = guest.tier().unwrap().stored;
         assert_eq!(guest.use_tier(false), stored);
-        assert_eq!((guest.tier().unwrap().held, guest.agent().unwrap().memory.tier_total), Default::default());
+        assert_eq!(
+            (guest.tier().unwrap().held, guest.agent().unwrap().memory.tier_total),
+            Default::default()
+        );
         assert!(guest.detach_tier() && guest.tier().is_none() && !guest.limit_tier(mib(1)));
     }
 

@@ -52,6 +52,10 @@ fn uninstalling_leaves_the_configuration_and_what_was_there_before() {
 
     make("install", &built, &root);
     assert!(root.join("usr/local/share/man/man1/memtide-hold.1").exists());
+    let scrape = root.join("usr/local/share/memtide/prometheus/memtide-scrape.yml");
+    let rules = "/usr/local/share/memtide/prometheus/memtide.rules.yml";
+    assert!(fs::read_to_string(scrape).unwrap().contains(&format!("- {rules}\n")));
+    assert!(root.join(rules.trim_start_matches('/')).exists());
     // An upgrade remembers the directories created before.
     make("install", &built, &root);
     make("uninstall", &built, &root);

@@ -1,4 +1,5 @@
-//! The name, the colour and the mark of each part of memory. Every surface takes them from here, so a part looks the same everywhere.
+//! The name, the colour and the mark of each part of memory. Every surface takes them from here, so a part looks the same everywhere: screens, pages,
+//! and the dashboard of Grafana.
 //!
 //! **Rule.** A colour never stands alone: the mark tells the part where colours do not show.
 
@@ -101,6 +102,19 @@ impl SizePart {
         }
     }
 
+    /// Its name in the metrics. Queries of users rely on it.
+    #[must_use]
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::Used => "used",
+            Self::NeededCache => "needed_cache",
+            Self::ColdCache => "cold_cache",
+            Self::Free => "free",
+            Self::Untold => "untold",
+            Self::Given => "given",
+        }
+    }
+
     /// Its colour.
     #[must_use]
     pub const fn colour(self) -> Colour {
@@ -147,6 +161,18 @@ impl HostPart {
         }
     }
 
+    /// Its name in the metrics. Queries of users rely on it.
+    #[must_use]
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::Guests => "guests",
+            Self::Torn => "torn",
+            Self::Other => "other",
+            Self::Free => "free",
+            Self::Reserve => "reserve",
+        }
+    }
+
     /// Its colour. Guests have the colour of memory in use.
     #[must_use]
     pub const fn colour(self) -> Colour {
@@ -182,6 +208,18 @@ impl CostPart {
         match self {
             Self::Ram => "RAM",
             Self::Vmm => "VMM",
+            Self::Tier => "tier",
+            Self::Torn => "torn",
+            Self::Swapped => "swapped",
+        }
+    }
+
+    /// Its name in the metrics. Queries of users rely on it.
+    #[must_use]
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::Ram => "ram",
+            Self::Vmm => "vmm",
             Self::Tier => "tier",
             Self::Torn => "torn",
             Self::Swapped => "swapped",

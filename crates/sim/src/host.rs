@@ -180,6 +180,7 @@ impl Host {
             ending: Bytes::ZERO,
             torn: Reading::now(self.torn),
             splits: self.spec.splits,
+            tiers: self.spec.tiers,
             swap,
             pressure: Reading::now(self.pressure),
             ksm: Reading::unsupported(),

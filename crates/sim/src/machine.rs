@@ -371,14 +371,16 @@ impl World for Machine {
             Request::PollStats(every) => resident.polled = Polling::Every(every),
             // Guest RAM is anonymous memory, which cannot be reclaimed without swap.
             Request::Reclaim(_) => return Ok(Applied::Yielded(Bytes::ZERO)),
-            Request::Agent(Deed::Trim(bytes)) => resident.trim(bytes, self.now),
             Request::Agent(Deed::ReportPieces(on)) => resident.report_pieces(on),
             // The model has none of it.
-            Request::Agent(Deed::Compact | Deed::LimitCache(_) | Deed::UseTier(_) | Deed::PageOut(_))
-            | Request::Tier(_)
-            | Request::Merge(_) => {
+            Request::Agent(Deed::Compact | Deed::LimitCache(_)) | Request::Merge(_) => {
                 return failed(Absence::Unsupported);
             }
+            Request::Agent(deed) => resident.works(deed, self.now),
+            Request::Tier(order) if !resident.tier(order) => {
+                return failed(Absence::Refused("its tier is in use, or there is none".to_owned()));
+            }
+            Request::Tier(_) => {}
             Request::Share(share) => resident.merged.may = share,
             Request::Split => resident.alive(|guest| _ = guest.split_huge_pages()),
         }

@@ -59,6 +59,12 @@ pub struct GuestMeasures {
     pub turns: u64,
     /// Bytes that its balloon moved, in both directions.
     pub moved: u64,
+    /// Bytes that its programs wrote to its tier.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub to_tier: u64,
+    /// Bytes that they read back from it.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub from_tier: u64,
     /// Bytes that its targets moved, in both directions.
     pub target_moved: u64,
     /// The most above its fair share while another guest lacked memory.
@@ -76,6 +82,11 @@ pub struct GuestMeasures {
     last: Option<Progress>,
     /// When the host's OOM killer or a full tmpfs ended it, in milliseconds since the beginning. It does not come back.
     pub lost_at: Option<u64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_nothing(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 /// The measures of the host.
@@ -302,6 +313,8 @@ impl GuestMeasures {
         self.refaults += refaults;
         self.kills += progress.kills - before.kills;
         self.moved += progress.moved - before.moved;
+        self.to_tier += progress.to_tier - before.to_tier;
+        self.from_tier += progress.from_tier - before.from_tier;
         refaults
     }
 

@@ -3,8 +3,8 @@
 use memtide_engine::{Ask, Asking};
 use memtide_guest::{Guest, Random, Size};
 use memtide_model::{
-    Absence, Agent, Backend, Balloon, Bytes, Capabilities, Cost, GuestId, GuestSeen, GuestStats, Moment,
-    Polling, Reading, Span, Told, Withheld,
+    Absence, Agent, Backend, Balloon, Bytes, Capabilities, Cost, Deed, GuestId, GuestSeen, GuestStats,
+    Moment, Polling, Reading, Span, Tier, TierOrder, Told, Withheld,
 };
 
 use crate::merged::Merged;
@@ -31,10 +31,10 @@ pub(crate) struct Resident {
     pub(crate) stats: Option<(GuestStats, Moment)>,
     /// The last answer of its VMM, and its time.
     pub(crate) told: Option<(Told, Moment)>,
-    /// Its footprint and its CPU time when they were read last, and that time.
-    pub(crate) weighed: Option<((Bytes, Span), Moment)>,
-    /// The page cache that its agent is about to drop, and when it has.
-    pub(crate) trims: Option<(Bytes, Moment)>,
+    /// What it was found to cost, and when.
+    pub(crate) weighed: Option<(Weighed, Moment)>,
+    /// What its agent is about to do, and when it has.
+    pub(crate) works: Option<(Deed, Moment)>,
     /// The requests that its agent has ended, and what the last one freed.
     pub(crate) deeds: (u64, Bytes),
     /// What KSM does with its memory.
@@ -44,6 +44,14 @@ pub(crate) struct Resident {
     pub(crate) seed: u64,
     /// The number of lies told; each lie adds to its counters.
     pub(crate) lied: u64,
+}
+
+/// What a guest costs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Weighed {
+    footprint: Bytes,
+    cpu_time: Span,
+    tier: Option<Tier>,
 }
 
 /// The faults of a guest at a moment.
@@ -75,7 +83,7 @@ impl Resident {
             stats: None,
             told: None,
             weighed: None,
-            trims: None,
+            works: None,
             deeds: (0, Bytes::ZERO),
             merged: Merged::default(),
             left: Bytes::ZERO,
@@ -90,7 +98,7 @@ impl Resident {
         self.guest = Some(Guest::new(self.plan.spec.clone(), self.seed.wrapping_add(self.lives)));
         self.started = now;
         self.polled = Polling::Off;
-        (self.stats, self.told, self.weighed, self.trims) = (None, None, None, None);
+        (self.stats, self.told, self.weighed, self.works) = (None, None, None, None);
         self.merged = Merged::default();
     }
 
@@ -130,7 +138,7 @@ impl Resident {
             Some(guest) => guest.advance(next.since(self.started)),
             None => {}
         }
-        self.end_trim(next);
+        self.end_work(next);
     }
 
     /// Stops its processors for `dt`. It does not catch up later, because its start moves by `dt`.
@@ -162,7 +170,7 @@ impl Resident {
         match guest.agent() {
             Some(_) if ills.silent => Reading::absent(Absence::Silent),
             Some(agent) => {
-                let mut told = Agent { ended, freed, busy: self.trims.is_some(), ..agent };
+                let mut told = Agent { ended, freed, busy: self.works.is_some(), ..agent };
                 if let Some(lie) = ills.lies {
                     tell_a_lie_as_agent(&mut told, lie, guest.size().actual, self.seed, self.lied);
                 }
@@ -172,28 +180,43 @@ impl Resident {
         }
     }
 
-    /// Asks its agent to drop page cache. It works on one request at a time.
-    pub(crate) fn trim(&mut self, bytes: Bytes, now: Moment) {
-        if self.trims.is_none() {
-            self.trims = Some((bytes, now.after(self.plan.spec.agent_takes)));
-            self.end_trim(now);
+    /// Asks its agent to drop page cache, or to do something with its tier. It works on one request at a time.
+    pub(crate) fn works(&mut self, deed: Deed, now: Moment) {
+        if self.works.is_none() {
+            self.works = Some((deed, now.after(self.plan.spec.agent_takes)));
+            self.end_work(now);
+        }
+    }
+
+    /// Does something with its tier. Returns false if that cannot be done.
+    pub(crate) fn tier(&mut self, order: TierOrder) -> bool {
+        let Some(guest) = &mut self.guest else { return false };
+        match order {
+            TierOrder::Attach { size, limit } => guest.attach_tier(size, limit),
+            TierOrder::Limit(limit) => guest.limit_tier(limit),
+            TierOrder::Detach => guest.detach_tier(),
         }
     }
 
     /// Asks its agent to let free page reporting return pieces, or not. It works on one request at a time.
     pub(crate) fn report_pieces(&mut self, on: bool) {
-        let Some(guest) = self.guest.as_mut().filter(|_| self.trims.is_none()) else { return };
+        let Some(guest) = self.guest.as_mut().filter(|_| self.works.is_none()) else { return };
         guest.report_pieces(on);
         self.deeds = (self.deeds.0 + 1, Bytes::ZERO);
     }
 
-    /// Its agent has dropped the page cache, if it had the time.
-    fn end_trim(&mut self, now: Moment) {
-        let Some((bytes, at)) = self.trims else { return };
-        if let Some(guest) = self.guest.as_mut().filter(|_| now >= at) {
-            self.deeds = (self.deeds.0 + 1, guest.trim(bytes));
-            self.trims = None;
-        }
+    /// Its agent has done what it was asked for, if it had the time.
+    fn end_work(&mut self, now: Moment) {
+        let Some((deed, at)) = self.works else { return };
+        let Some(guest) = self.guest.as_mut().filter(|_| now >= at) else { return };
+        let freed = match deed {
+            Deed::Trim(bytes) => guest.trim(bytes),
+            Deed::PageOut(bytes) => guest.page_out(bytes),
+            Deed::UseTier(on) => guest.use_tier(on),
+            Deed::Compact | Deed::LimitCache(_) | Deed::ReportPieces(_) => Bytes::ZERO,
+        };
+        self.deeds = (self.deeds.0 + 1, freed);
+        self.works = None;
     }
 
     /// Lets the driver report if it is asked and able to.
@@ -226,7 +249,8 @@ impl Resident {
             self.answer(ask, ills, now);
         }
         let weighed = self.weigh(asking.weigh(&self.id), ills, now);
-        let footprint = weighed.clone().map(|(footprint, _)| footprint);
+        let footprint = weighed.clone().map(|weighed| weighed.footprint);
+        let tier = weighed.latest().and_then(|weighed| weighed.tier);
         let merged = match self.plan.equal {
             Some(_) => footprint.clone().map(|_| self.merged.told),
             None => Reading::unsupported(),
@@ -238,6 +262,9 @@ impl Resident {
             Some((told, at)) => told.clone().later(now.since(*at)),
             None => Told::nothing(spec.memory, Absence::NotYet),
         };
+        let Tier { held, limit, .. } = tier.unwrap_or_default();
+        let (overhead, overhead_bound) =
+            (spec.overhead.saturating_add(held), spec.overhead_bound.saturating_add(limit.max(held)));
         let mut seen = GuestSeen {
             id: self.id.clone(),
             pid: 1_000,
@@ -246,9 +273,10 @@ impl Resident {
             backend: Backend::new("simulated"),
             capabilities: Capabilities::BALLOON,
             cost: Cost {
-                cpu_time: weighed.map(|(_, cpu_time)| cpu_time),
+                tier: tier.map_or_else(Reading::unsupported, |tier| weighed.clone().map(|_| tier)),
+                cpu_time: weighed.map(|weighed| weighed.cpu_time),
                 merged,
-                ..Cost::of(footprint, spec.overhead, spec.overhead_bound, &Absence::Unsupported)
+                ..Cost::of(footprint, overhead, overhead_bound, &Absence::Unsupported)
             },
             tmpfs: self.plan.in_tmpfs.then_some(TMPFS),
             withheld: ills.said_pinned.then(|| Withheld::Pinned("vfio-pci".to_owned())),
@@ -263,12 +291,12 @@ impl Resident {
         Some(seen)
     }
 
-    /// Its footprint and its CPU time, read again if that is `due`.
-    pub(crate) fn weigh(&mut self, due: bool, ills: Ills, now: Moment) -> Reading<(Bytes, Span)> {
+    /// What it costs, read again if that is `due`.
+    pub(crate) fn weigh(&mut self, due: bool, ills: Ills, now: Moment) -> Reading<Weighed> {
         if let Some(guest) = self.guest.as_ref().filter(|_| due && !ills.unreadable) {
             let cpu_time = Span::from_millis(guest.progress().cpu_us / 1_000);
-            let told = guest.size().footprint.saturating_sub(self.merged.told);
-            self.weighed = Some(((told, cpu_time), now));
+            let footprint = guest.size().footprint.saturating_sub(self.merged.told);
+            self.weighed = Some((Weighed { footprint, cpu_time, tier: guest.tier() }, now));
         }
         match self.weighed {
             Some((value, at)) if !ills.unreadable => Reading::Fresh { value, age: now.since(at) },
@@ -349,6 +377,9 @@ fn tell_a_lie_as_agent(told: &mut Agent, lie: Lie, actual: Bytes, seed: u64, nth
             }
             (counters.oom_kills, counters.alloc_stalls) = (number(), number());
             told.freed = Bytes::new(number());
+            for size in [&mut memory.anon, &mut memory.tier_total, &mut memory.tier_free] {
+                *size = Bytes::new(number());
+            }
         }
     }
 }

@@ -47,6 +47,8 @@ pub struct HostSpec {
     pub swap: Bytes,
     /// Whether memtide can make it split torn huge pages.
     pub splits: bool,
+    /// Whether memtide can make compressed tiers. Guests get one only if their class allows it.
+    pub tiers: bool,
     /// The behaviour when everything is full.
     pub when_full: WhenFull,
     /// The size of the tmpfs that holds some guests' memory; `None`: it has none.
@@ -184,6 +186,7 @@ impl Default for HostSpec {
             recorded_other: Arc::from([]),
             swap: Bytes::ZERO,
             splits: true,
+            tiers: true,
             when_full: WhenFull::Kill,
             tmpfs: None,
             processors: None,

@@ -27,6 +27,10 @@ pub fn table(names: &[&str], runs: &[Outcome]) -> String {
     row("targets per guest, 10 min", &|run| rate(run, |guest| guest.targets));
     row("  turns of direction", &|run| rate(run, |guest| guest.turns));
     row("moved by balloons", &|run| size(sum(run, |guest| guest.moved)));
+    if runs.iter().any(|run| sum(run, |guest| guest.to_tier) > 0) {
+        row("written to tiers", &|run| size(sum(run, |guest| guest.to_tier)));
+        row("  read back", &|run| size(sum(run, |guest| guest.from_tier)));
+    }
     row("host above capacity", &|run| size(run.host.above_capacity));
     row("  for", &|run| time(run.host.above_ms));
     if runs.iter().any(|run| run.host.most_in_tmpfs > 0) {

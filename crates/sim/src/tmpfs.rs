@@ -45,7 +45,8 @@ impl SmallTmpfs {
 /// What a guest has in it.
 fn own(resident: &Resident) -> Bytes {
     let Some(size) = resident.size().filter(|_| resident.plan.in_tmpfs) else { return Bytes::ZERO };
-    size.footprint.saturating_sub(resident.plan.spec.overhead)
+    let tier = resident.guest.as_ref().and_then(memtide_guest::Guest::tier).unwrap_or_default();
+    size.footprint.saturating_sub(resident.plan.spec.overhead).saturating_sub(tier.held)
 }
 
 fn held(guests: &[Resident]) -> Bytes {

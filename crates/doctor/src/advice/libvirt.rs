@@ -38,6 +38,7 @@ fn xml(guest: &GuestFacts, change: Change<'_>) -> Option<Fix> {
             "",
             "<channel type='unix'><target type='virtio' name='org.memtide.agent.0'/></channel>".to_owned(),
         ),
+        Change::RootPort => ("", "<controller type='pci' model='pcie-root-port'/>".to_owned()),
         Change::Unlocked => (": remove from <memoryBacking>", "<locked/>".to_owned()),
         Change::NoHugePages => (": remove from <memoryBacking>", "<hugepages/>".to_owned()),
         Change::Without(_) => (": remove", "<hostdev …>".to_owned()),

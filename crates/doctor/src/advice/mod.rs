@@ -34,6 +34,8 @@ pub enum Change<'a> {
     Monitor(&'a str),
     /// A port for memtide's agent.
     AgentPort,
+    /// A port for a device that is plugged while the guest runs.
+    RootPort,
     /// Its memory is not locked.
     Unlocked,
     /// Its memory is not in a pool of huge pages.

@@ -41,6 +41,7 @@ fn options(guest: &GuestFacts, change: Change<'_>) -> Option<Options> {
         }
         Change::Monitor(path) => Options::Add(vec![monitor(path)]),
         Change::AgentPort => Options::Add(agent_port(guest)),
+        Change::RootPort => Options::Add(one(ROOT_PORT)),
         Change::Mergeable => Options::Add(one("-machine mem-merge=on")),
         Change::NotMergeable => Options::Add(one("-machine mem-merge=off")),
         Change::Unlocked => Options::Remove(one("-overcommit mem-lock=on")),
@@ -210,6 +211,7 @@ fn plain(guest: &GuestFacts, change: Change<'_>) -> Fix {
         }
         Change::Monitor(path) => at(WITH_SOCKET, [monitor(path)]),
         Change::AgentPort => at(WITH_SOCKET, agent_port(guest)),
+        Change::RootPort => at(PLACE, [ROOT_PORT.to_owned()]),
         Change::Unlocked => at(PLACE, ["-overcommit mem-lock=off".to_owned()]),
         Change::NoHugePages => {
             at(format!("{PLACE}, {IN_PLACE}, with transparent huge pages instead"), [memory("ram")])
@@ -243,6 +245,9 @@ pub(crate) fn device(guest: &GuestFacts, driver: &str) -> String {
 pub(crate) fn monitor(path: &str) -> String {
     format!("-qmp unix:{},server=on,wait=off", path.replace(',', ",,"))
 }
+
+/// A port for a device that is plugged while the guest runs.
+const ROOT_PORT: &str = "-device pcie-root-port,id=hotplug0,chassis=40";
 
 fn agent_port(guest: &GuestFacts) -> Vec<String> {
     let socket = socket_of(guest, "-agent.sock");

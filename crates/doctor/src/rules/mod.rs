@@ -13,6 +13,7 @@ mod others;
 mod pinned;
 mod promises;
 mod sight;
+mod tier;
 mod uml;
 
 use crate::facts::{Facts, GuestFacts};
@@ -76,6 +77,9 @@ const OF_GUEST: &[fn(&Facts, &GuestFacts) -> Option<Finding>] = &[
     pinned::on_disk,
     pinned::filled,
     memory::swapped,
+    tier::port,
+    tier::agent,
+    tier::twice,
     kernel::not_mergeable,
     kernel::shares_in_vain,
     promises::claimed,

@@ -21,6 +21,7 @@ mod old_and_new;
 mod operator;
 mod policies;
 mod sweep;
+mod tier;
 mod torn;
 mod uml;
 mod untouched;
@@ -31,6 +32,8 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
+use memtide_host::Root;
+use memtide_host::zram::can_make;
 use memtide_lab::error::LabError;
 use memtide_lab::guest::image;
 use memtide_lab::guest::probe;
@@ -82,7 +85,7 @@ const LONG: [Test; 14] = tests![
 ];
 
 /// Tests that wait most of the time, the longest first: they start in this order.
-const OTHERS: [Test; 33] = tests![
+const OTHERS: [Test; 34] = tests![
     density::more_guests_get_through_with_memtide,
     operator::an_operator_is_obeyed,
     operator::balloons_that_somebody_else_moved_are_left_alone,
@@ -102,6 +105,7 @@ const OTHERS: [Test; 33] = tests![
     agent::the_agent_does_the_same_on_linux_6_1,
     agent::freed_memory_in_small_pieces_returns,
     agent::memtide_asks_the_agent_before_it_takes,
+    tier::cold_memory_goes_to_a_tier_and_every_byte_comes_back,
     torn::memtide_gives_the_host_its_torn_huge_pages,
     uml::memory_moves_between_uml_instances,
     uml::an_instance_and_a_qemu_guest_share_a_host,
@@ -191,6 +195,13 @@ pub fn needs_zram() {
 pub fn needs_debian_12(why: &str) {
     if !packages::is_debian_12() {
         skip(why);
+    }
+}
+
+/// Skips a test that needs zram devices on the host.
+pub fn needs_zram() {
+    if let Err(error) = can_make(&Root::system()) {
+        skip(&error.to_string());
     }
 }
 

@@ -58,7 +58,7 @@ pub fn ask(
     trims: &[Trim],
     page_outs: &BTreeMap<usize, Bytes>,
 ) -> Vec<Action> {
-    let (wanted, now) = (scene.wanted(), scene.now);
+    let mut room = scene.ledger.calm;
     let chosen: BTreeMap<usize, &Trim> = trims.iter().map(|trim| (trim.index, trim)).collect();
     let is_trim = |ordered| if let Ordered::Trim(bytes) = ordered { Some(bytes) } else { None };
     let ordered = orders::ordered(seen, guests, is_trim);
@@ -69,7 +69,7 @@ pub fn ask(
             Some(bytes) => (ordered_trim(guest, *bytes), None),
             None => {
                 let page_out = page_outs.get(&index).copied();
-                (request(guest, chosen, page_out, wanted, now), chosen.and_then(|trim| trim.taken))
+                (request(guest, chosen, page_out, &mut room, scene), chosen.and_then(|trim| trim.taken))
             }
         };
         let Some((deed, bytes, reason)) = asked else { continue };
@@ -93,9 +93,10 @@ fn request(
     guest: &Guest<'_>,
     chosen: Option<&Trim>,
     page_out: Option<Bytes>,
-    wanted: Bytes,
-    now: Moment,
+    room: &mut Bytes,
+    scene: &Scene,
 ) -> Option<(Deed, Bytes, Reason)> {
+    let (wanted, now) = (scene.wanted(), scene.now);
     let agent = guest.seen.told.agent.fresh()?;
     if is_busy(guest) {
         return None;
@@ -107,7 +108,7 @@ fn request(
     if !guest.is_free() {
         return None;
     }
-    if let Some(setting) = tier::setting(guest, agent, now) {
+    if let Some(setting) = tier::setting(guest, agent, room, now) {
         return Some(setting);
     }
     if let Some(bytes) = page_out.filter(|_| chosen.is_none()) {

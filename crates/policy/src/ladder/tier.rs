@@ -3,11 +3,12 @@
 //! **Problem.** A balloon ends at the memory that programs hold, however long they have not used it. The guest's kernel knows which of it is
 //! cold, and can swap it; on the host it is a third or half as large ([`memtide_model::Tier`]).
 //!
-//! **Rule.** Only where the guest's class allows it, and its agent can. The VMM attaches a tier, and its agent swaps to it. If more is wanted than
+//! **Rule.** Only where the guest's class allows it, and its agent can. The VMM attaches a tier, and its agent swaps to it, before anybody needs it: growth
+//! does not wait for a device. If more is wanted than
 //! idle memory and free pieces bring, the guests that lose least work write a piece of their programs' memory to their tiers. What becomes free is idle memory,
 //! and goes like all idle memory. Each piece is watched: if more than a sixteenth of it was read back within [`TIER_WATCHED`], a pause follows that
-//! doubles each time. A tier whose contents do not compress is let go, and so is one that nobody has needed for [`TIER_UNWANTED`] and that the
-//! guest has room to read back.
+//! doubles each time. A tier whose contents do not compress is let go. One that nobody has needed for [`TIER_UNWANTED`] is read
+//! back if guest and host have room for it, and stays attached.
 //!
 //! A tier may take no more of the host's memory than its limit, and the limit counts in the guest's reach. It grows by a piece at a time, from memory that is there.
 //!
@@ -89,7 +90,10 @@ fn order(guest: &Guest<'_>, is_wanted: bool, makes_tiers: bool, now: Moment) -> 
     }
     let agent = guest.seen.told.agent.fresh()?;
     let Some(tier) = guest.seen.cost.tier.fresh() else {
-        let may = is_wanted && agent.tiers && !guest.is_withheld() && !state.vain.lasts(now);
+        let may = guest.seen.cost.tier.is_unsupported()
+            && agent.tiers
+            && !guest.is_withheld()
+            && !state.vain.lasts(now);
         let allowed = allowance(guest);
         let is_worth_it = agent.memory.anon >= TIER_PIECE && allowed >= TIER_LEAST;
         let reason = Reason::ToTier { anon: agent.memory.anon, wanted: TIER_LEAST };
@@ -112,9 +116,15 @@ fn order(guest: &Guest<'_>, is_wanted: bool, makes_tiers: bool, now: Moment) -> 
         .then_some((TierOrder::Limit(tier.held.saturating_add(TIER_LEAST)), Reason::TierUnwanted))
 }
 
-/// The memory that guests write to their tiers now, of what is `wanted` beyond idle memory; the cheapest first.
+/// The memory that guests write to their tiers now, of what is `wanted` beyond idle memory; the cheapest first. A guest whose limit grows with one of the
+/// `orders` of this plan waits for it: it would be watched for a small piece.
 #[must_use]
-pub fn choose(scene: &Scene, guests: &[Guest<'_>], wanted: Bytes) -> BTreeMap<usize, Bytes> {
+pub fn choose(
+    scene: &Scene,
+    guests: &[Guest<'_>],
+    wanted: Bytes,
+    orders: &[Action],
+) -> BTreeMap<usize, Bytes> {
     let promised = Bytes::sum(guests.iter().map(|guest| agent::returning(guest, scene.now)));
     let mut wanted = wanted.saturating_sub(promised);
     let mut able: Vec<(u64, usize, Bytes)> = Vec::new();
@@ -123,7 +133,10 @@ pub fn choose(scene: &Scene, guests: &[Guest<'_>], wanted: Bytes) -> BTreeMap<us
             continue;
         };
         let piece = next_piece(guest, agent, tier).min(tier.limit.saturating_sub(tier.held));
-        if piece >= LEAST_STEP && !agent.memory.tier_total.is_zero() {
+        let waits = orders.iter().any(|action| {
+            action.guest() == Some(&guest.seen.id) && matches!(action.request, Request::Tier(_))
+        });
+        if piece >= LEAST_STEP && !waits && !agent.memory.tier_total.is_zero() {
             able.push((activity::loses(&guest.next.activity), index, piece));
         }
     }
@@ -139,9 +152,14 @@ pub fn choose(scene: &Scene, guests: &[Guest<'_>], wanted: Bytes) -> BTreeMap<us
     chosen
 }
 
-/// What a guest's agent does with its tier, besides writing to it.
+/// What a guest's agent does with its tier, besides writing to it. The memory that the host spends on what is read back is taken from `room`.
 #[must_use]
-pub fn setting(guest: &Guest<'_>, agent: &Agent, now: Moment) -> Option<(Deed, Bytes, Reason)> {
+pub fn setting(
+    guest: &Guest<'_>,
+    agent: &Agent,
+    room: &mut Bytes,
+    now: Moment,
+) -> Option<(Deed, Bytes, Reason)> {
     let tier = guest.seen.cost.tier.fresh()?;
     if guest.next.tier.back_off.lasts(now) {
         return None;
@@ -155,13 +173,18 @@ pub fn setting(guest: &Guest<'_>, agent: &Agent, now: Moment) -> Option<(Deed, B
     let has_room = guest.need.used.is_some_and(|used| {
         guest.entry.actual.saturating_sub(used) > tier.stored.saturating_add(guest.need.headroom)
     });
-    ends.filter(|_| has_room).map(|reason| (Deed::UseTier(false), Bytes::ZERO, reason))
+    let rest = room.checked_sub(tier.gained());
+    let ends = ends.filter(|_| has_room && rest.is_some())?;
+    *room = rest.unwrap_or_default();
+    Some((Deed::UseTier(false), Bytes::ZERO, ends))
 }
 
 /// Why a tier is let go; `None` if it is not.
 fn ends(guest: &Guest<'_>, tier: &Tier, now: Moment) -> Option<Reason> {
     let state = &guest.next.tier;
-    let is_unwanted = state.wanted_at.is_none_or(|at| now.since(at) >= TIER_UNWANTED);
+    // An empty one stays, ready for the next who needs it.
+    let is_unwanted =
+        tier.stored >= TIER_LEAST && state.wanted_at.is_none_or(|at| now.since(at) >= TIER_UNWANTED);
     if state.vain.lasts(now) {
         return Some(Reason::CompressesBadly { stored: tier.stored, held: tier.held });
     }

@@ -11,8 +11,8 @@ use common::{but, config, decide, elastic, guest, id, mib, proved, snapshot, tol
 use memtide_model::{
     Absence, Action, Agent, AgentMemory, Bytes, Config, Deed, Fence, Hold, Keeps, KsmMode, KsmOrder,
     KsmReason, KsmSeen, KsmSettings, Missed, Mode, Moment, Order, Ordered, Plan, Polling, Proof, Reading,
-    Reason, Request, Share, Snapshot, Space, Span, State, Subject, Tmpfs, TmpfsId, Withheld, Witness,
-    Witnessed,
+    Reason, Request, Share, Snapshot, Space, Span, State, Subject, Tier, TierOrder, Tmpfs, TmpfsId, Withheld,
+    Witness, Witnessed,
 };
 use memtide_policy::{Violation, check, witness};
 
@@ -125,6 +125,35 @@ impl Given {
         self.plan.actions.push(Action::of(id(name), Request::Agent(Deed::Trim(mib(20))), reason));
     }
 
+    /// Asks for something of a guest of 1 GiB that may have half of it in a tier. 50 MiB are in it, and take 20 of the 64 that it may take.
+    fn tiers(&mut self, name: &str, request: Request) {
+        self.seen.host.tiers = true;
+        self.default_class().tier = Share::percent(50);
+        let memory = AgentMemory {
+            anon: mib(300),
+            tier_total: mib(512),
+            tier_free: mib(462),
+            ..AgentMemory::default()
+        };
+        let tier = Tier { size: mib(512), limit: mib(64), stored: mib(50), held: mib(20), ..Tier::default() };
+        let guest = self.guest(name);
+        guest.told.agent = Reading::now(Agent { memory, tiers: true, ..Agent::default() });
+        guest.cost.tier = Reading::now(tier);
+        let reason = Reason::ToTier { anon: mib(300), wanted: mib(40) };
+        self.plan.actions.retain(|action| action.guest() != Some(&id(name)));
+        self.plan.actions.push(Action::of(id(name), request, reason));
+    }
+
+    /// Attaches a tier that may take this much.
+    fn attaches(&mut self, name: &str, limit: Bytes) {
+        self.tiers(name, Request::Tier(TierOrder::Attach { size: mib(512), limit }));
+        let guest = self.guest(name);
+        guest.cost.tier = Reading::unsupported();
+        if let Reading::Fresh { value, .. } = &mut guest.told.agent {
+            (value.memory.tier_total, value.memory.tier_free) = Default::default();
+        }
+    }
+
     fn default_class(&mut self) -> &mut memtide_model::Class {
         self.config.classes.get_mut(Config::DEFAULT_CLASS).unwrap()
     }
@@ -167,10 +196,13 @@ fn name(violation: &Violation) -> &'static str {
         Violation::NoAgent(_) => "NoAgent",
         Violation::AsksTooOften(_) => "AsksTooOften",
         Violation::TrimsNeeded { .. } => "TrimsNeeded",
+        Violation::TierNotAllowed { .. } => "TierNotAllowed",
+        Violation::DetachesInUse(_) => "DetachesInUse",
+        Violation::NoRoomForTier { .. } => "NoRoomForTier",
     }
 }
 
-const ALL: [&str; 33] = [
+const ALL: [&str; 36] = [
     "ActsWhileObserving",
     "UnknownGuest",
     "AsksTwice",
@@ -204,6 +236,9 @@ const ALL: [&str; 33] = [
     "KsmIsNotOurs",
     "SharesAgainstItsClass",
     "NoRoomToUnmerge",
+    "TierNotAllowed",
+    "DetachesInUse",
+    "NoRoomForTier",
 ];
 
 /// The broken promise, the mutation in words, and the mutation.
@@ -437,6 +472,65 @@ const MUTATIONS: &[Mutation] = &[
         g.trims("donor");
         g.seen.host.capacity = mib(8000);
     }),
+    ("AsksForNothing", "more goes to a tier than its limit allows", |g| {
+        g.tiers("donor", Request::Agent(Deed::PageOut(mib(45))));
+    }),
+    ("AsksForNothing", "more goes to a tier than the class allows", |g| {
+        g.tiers("donor", Request::Agent(Deed::PageOut(mib(40))));
+        g.default_class().tier = Share::percent(8);
+    }),
+    ("AsksForNothing", "memory goes to a tier that is not there", |g| {
+        g.tiers("donor", Request::Agent(Deed::PageOut(mib(40))));
+        g.guest("donor").cost.tier = Reading::unsupported();
+    }),
+    ("AsksForNothing", "memory goes to a tier although nobody lacks any", |g| {
+        g.tiers("donor", Request::Agent(Deed::PageOut(mib(40))));
+        g.seen.host.capacity = mib(8192);
+    }),
+    ("TakesInVain", "the host gains nothing by what goes to a tier", |g| {
+        g.tiers("donor", Request::Agent(Deed::PageOut(mib(40))));
+        g.guest("donor").withheld = Some(Withheld::Locked);
+    }),
+    ("NoAgent", "an agent writes to a tier that cannot", |g| {
+        g.trims("donor");
+        g.plan.actions.last_mut().unwrap().request = Request::Agent(Deed::PageOut(mib(40)));
+    }),
+    ("TierNotAllowed", "its class allows no tier", |g| {
+        g.attaches("donor", mib(16));
+        g.default_class().tier = None;
+    }),
+    ("TierNotAllowed", "the host makes none", |g| {
+        g.attaches("donor", mib(16));
+        g.seen.host.tiers = false;
+    }),
+    ("TierNotAllowed", "its agent cannot swap to one", |g| {
+        g.attaches("donor", mib(16));
+        g.guest("donor").told.agent = Reading::unsupported();
+    }),
+    ("TierNotAllowed", "it has one", |g| {
+        g.tiers("donor", Request::Tier(TierOrder::Attach { size: mib(512), limit: mib(16) }));
+    }),
+    ("TierNotAllowed", "a limit below what it takes", |g| {
+        g.tiers("donor", Request::Tier(TierOrder::Limit(mib(19))));
+    }),
+    ("TierNotAllowed", "a tier that is not there is detached", |g| {
+        g.attaches("donor", mib(16));
+        g.plan.actions.last_mut().unwrap().request = Request::Tier(TierOrder::Detach);
+    }),
+    ("DetachesInUse", "the guest swaps to it", |g| g.tiers("donor", Request::Tier(TierOrder::Detach))),
+    ("DetachesInUse", "its agent is silent, and may swap to it", |g| {
+        g.tiers("donor", Request::Tier(TierOrder::Detach));
+        g.guest("donor").told.agent = Reading::absent(Absence::Silent);
+    }),
+    ("NoRoomForTier", "20 MiB are left, and it may take 64 already", |g| {
+        g.plan.actions.clear();
+        g.tiers("donor", Request::Tier(TierOrder::Limit(mib(85))));
+    }),
+    ("NoRoomForTier", "two tiers take what is left for one", |g| {
+        g.plan.actions.clear();
+        g.attaches("donor", mib(16));
+        g.attaches("a", mib(16));
+    }),
     ("PollsForNothing", "the statistics are polled each second already", |g| {
         g.witnessed("a").is_polled = true;
         g.guest("a").told.polling = Polling::Every(Span::from_secs(1));
@@ -461,6 +555,11 @@ const ELASTIC: &[Mutation] = &[
             guest.cost.footprint = Reading::now(mib(100));
         }
         g.seen.host.other = mib(1590);
+    }),
+    ("NoRoomForTier", "nothing is free", |g| {
+        g.plan.actions.clear();
+        g.attaches("donor", mib(16));
+        g.seen.host.other = mib(1900);
     }),
     ("Unbacked", "nothing is free", |g| {
         g.seen.host.other = mib(1900);
@@ -492,6 +591,28 @@ fn each_mutation_is_found() {
 fn every_violation_is_found() {
     let mutated: BTreeSet<&str> = MUTATIONS.iter().chain(ELASTIC).map(|(violation, ..)| *violation).collect();
     assert_eq!(mutated, BTreeSet::from(ALL));
+}
+
+#[test]
+fn a_tier_within_its_class_and_the_room_is_no_violation() {
+    for request in [
+        Request::Agent(Deed::PageOut(mib(40))),
+        Request::Tier(TierOrder::Limit(mib(80))),
+        Request::Agent(Deed::UseTier(false)),
+    ] {
+        let mut given = Given::strict();
+        given.plan.actions.clear();
+        given.tiers("donor", request);
+        assert_eq!(given.found(), []);
+    }
+    let mut given = Given::strict();
+    given.plan.actions.clear();
+    given.attaches("donor", mib(20));
+    assert_eq!(given.found(), []);
+    // Let go, it is detached.
+    given.guest("donor").cost.tier = Reading::now(Tier { limit: mib(64), ..Tier::default() });
+    given.plan.actions.last_mut().unwrap().request = Request::Tier(TierOrder::Detach);
+    assert_eq!(given.found(), []);
 }
 
 #[test]

@@ -28,6 +28,8 @@ pub(super) struct Keep {
     targets: Option<f64>,
     turns: Option<f64>,
     moved: Option<Size>,
+    to_tier: Option<Size>,
+    from_tier: Option<Size>,
     above_capacity: Option<Size>,
     above_fair_share: Option<Size>,
     right_again: Option<Time>,
@@ -100,7 +102,9 @@ impl Keep {
         let Self { policy: _, guest: _, fails: _, work, work_of_none, work_of_best, saved, .. } = self;
         let shares = [work, work_of_none, work_of_best, saved].map(Option::is_some);
         let times = [self.starved, self.hungry, self.right_again, self.ksm_cpu].map(|bound| bound.is_some());
+        let tiers = [self.to_tier, self.from_tier];
         let sizes = [self.refaults, self.moved, self.above_capacity, self.above_fair_share, self.merged];
+        let sizes = sizes.into_iter().chain(tiers);
         let rates = [("targets", self.targets), ("turns", self.turns)];
         let is_set = shares.into_iter().chain(times).chain(sizes.map(|bound| bound.is_some()));
         let mut is_set = is_set.chain(rates.map(|(_, rate)| rate.is_some())).chain([self.kills.is_some()]);
@@ -248,6 +252,8 @@ impl Bounds {
         each("hungry", keep.hungry.map(Into::into), &|_, guest| Quantity::Time(guest.hungry_ms));
         each("refaults", keep.refaults.map(Into::into), &|_, guest| Quantity::Size(guest.refaults));
         each("moved", keep.moved.map(Into::into), &|_, guest| Quantity::Size(guest.moved));
+        each("to_tier", keep.to_tier.map(Into::into), &|_, guest| Quantity::Size(guest.to_tier));
+        each("from_tier", keep.from_tier.map(Into::into), &|_, guest| Quantity::Size(guest.from_tier));
         each("above_fair_share", keep.above_fair_share.map(Into::into), &|_, guest| {
             Quantity::Size(guest.above_fair)
         });
@@ -286,6 +292,8 @@ impl fmt::Display for Measured {
             ("work_of_none", _) => write!(f, "work {value} of that without a manager"),
             ("work_of_best", _) => write!(f, "all work is {value} of that under the best other manager"),
             ("starved" | "hungry", _) => write!(f, "{} for {value}", self.key),
+            ("to_tier", _) => write!(f, "{value} written to its tier"),
+            ("from_tier", _) => write!(f, "{value} read back from its tier"),
             ("above_fair_share", _) => write!(f, "{value} above its fair share"),
             ("above_capacity", _) => write!(f, "the host is {value} above its capacity"),
             ("right_again", Quantity::Never) => f.write_str("never right again"),

@@ -21,6 +21,10 @@ pub(crate) struct Time(pub(crate) Span);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PerMille(pub(crate) u64);
 
+/// How many times as large as something else, in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Times(pub(crate) u64);
+
 /// A size, or `"full"`: all memory that there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SizeOrFull {
@@ -34,6 +38,8 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 3_600);
 const SHORTEST_RUN: Span = Span::from_secs(1);
 /// The least memory of a host or a guest: a kernel needs this much.
 const LEAST_MEMORY: Bytes = Bytes::from_mib(64);
+/// Memory compresses at most this well: a page of zeros takes no more than a word.
+const MOST_TIMES: f64 = 512.0;
 /// The largest size and rate: 1 PiB.
 const LARGEST: u64 = 1 << 50;
 
@@ -128,6 +134,17 @@ impl<'de> Deserialize<'de> for Time {
             return Err(Error::custom(format!("\"{text}\" is too long: write at most a year")));
         }
         Ok(Self(duration.into()))
+    }
+}
+
+impl<'de> Deserialize<'de> for Times {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 512, in thousandths")]
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let times = f64::deserialize(deserializer)?;
+        if !(1.0..=MOST_TIMES).contains(&times) {
+            return Err(Error::custom(format!("write a number from 1 to {MOST_TIMES}, as in 2.5")));
+        }
+        Ok(Self((times * 1_000.0).round() as u64))
     }
 }
 

@@ -122,6 +122,7 @@ fn host(host: &HostSpec) -> String {
             ("other_changes", unless(host.noise_every, default.noise_every, time)),
             ("swap", unless(host.swap, default.swap, size)),
             ("splits", (!host.splits).then(|| "false".to_owned())),
+            ("tiers", (!host.tiers).then(|| "false".to_owned())),
             ("when_full", (host.when_full == WhenFull::Count).then(|| quoted("count"))),
             ("tmpfs", host.tmpfs.map(size)),
             ("processors", host.processors.map(|processors| processors.number.to_string())),
@@ -293,6 +294,8 @@ fn program(program: &Program) -> String {
     pairs.extend([
         ("rate", unless(program.rate, default.rate, rate)),
         ("touches", unless(program.touches, default.touches, rate)),
+        ("touches_from", unless(program.touches_from, default.touches_from, time)),
+        ("compresses", unless(program.compresses, default.compresses, times)),
         ("starts", unless(program.starts, default.starts, time)),
         ("ends", program.ends.map(time)),
         ("restarts", program.restarts.filter(|_| program.restarts != default.restarts).map(time)),
@@ -415,6 +418,12 @@ fn rate(bytes: u64) -> String {
     quoted(&if bytes == 0 { "0".to_owned() } else { format!("{}/s", size_text(bytes)) })
 }
 
+/// Thousandths as a number.
+fn times(thousandths: u64) -> String {
+    let text = format!("{}.{:03}", thousandths / 1_000, thousandths % 1_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 fn time(span: Span) -> String {
     let millis = span.as_millis();
     quoted(&match millis {
@@ -478,10 +487,10 @@ mod tests {
 
     #[test]
     fn guests_that_are_alike_are_one_entry() {
-        let text = "seed = 7\n[host]\nmemory = \"8 GiB\"\nother = \"1 GiB\"\ntmpfs = \"2 GiB\"\n[memtide]\nreserve = \"2.5%\"\n\
-                    [memtide.class.gold]\nmatch = [\"a-1*\", \"b\"]\nshares = 2000\nlimit = \"512 MiB\"\n\
+        let text = "seed = 7\n[host]\nmemory = \"8 GiB\"\nother = \"1 GiB\"\ntmpfs = \"2 GiB\"\ntiers = false\n[memtide]\nreserve = \"2.5%\"\n\
+                    [memtide.class.gold]\nmatch = [\"a-1*\", \"b\"]\nshares = 2000\nlimit = \"512 MiB\"\ntier = \"50%\"\n\
                     [[guest]]\nname = \"a\"\ncount = 12\nstarts = \"1s\"\nstarts_every = \"2s\"\nin_tmpfs = true\nuses = \"100 MiB\"\ntorn = \"2.5%\"\n\
-                    [[guest]]\nname = \"b\"\nkernel = \"4.19\"\nprogram = [{ uses = \"1 KiB\", touches = \"0\" }]\n";
+                    [[guest]]\nname = \"b\"\nkernel = \"4.19\"\nprogram = [{ uses = \"1 KiB\", touches = \"1 KiB/s\", touches_from = \"30s\", compresses = 1.25 }, { uses = \"1 MiB\", compresses = 1 }]\n";
         let setup = Scenario::parse(text).unwrap().setup;
         let promise = Promise {
             policy: Some(Commitment::Elastic),
@@ -497,6 +506,7 @@ mod tests {
             "in_tmpfs = true",
             "work_of_none = \"97.5%\"",
             "reserve = \"2.50%\"",
+            "tiers = false",
         ] {
             assert!(written.lines().any(|found| found == line), "{line} in {written}");
         }

@@ -11,9 +11,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use memtide_agent::wire::TIER;
 use memtide_host::{read_regular, within};
 use memtide_model::{
-    Absence, Bytes, Fence, Owner as Whose, PAGE_4K, Reading, Request, Terms, Told, printable,
+    Absence, Bytes, Fence, Owner as Whose, PAGE_4K, Reading, Request, Terms, TierOrder, Told, printable,
 };
 
 use super::connection::{CallError, Pending};
@@ -23,7 +24,7 @@ use super::picture::{Asked, Picture, Question};
 use super::play::Play;
 use super::protocol::{self, Domain, Event, Job, Procedure, Uuid};
 use crate::agent::{AgentLink, pressed};
-use crate::backend::{Control, Later, Wish};
+use crate::backend::{Control, Later, TierDevice, Wish};
 use crate::qemu::GuestStatsAnswer;
 use crate::qemu::socket::Peer;
 use crate::stats_clock::Now;
@@ -400,6 +401,13 @@ impl LibvirtControl {
                 self.picture.note_our_period(seconds, Instant::now());
                 Ok(())
             }
+            // The device is named by its target; libvirt takes no other part into account.
+            Request::Tier(TierOrder::Detach) => {
+                let xml = tier_disk(Path::new("/dev/null"));
+                self.call(Procedure::DomainDetachDeviceFlags, |domain| domain.device(&xml), by)
+                    .await
+                    .map(drop)
+            }
             Request::Agent(_)
             | Request::Share(_)
             | Request::Tier(_)
@@ -407,6 +415,17 @@ impl LibvirtControl {
             | Request::Split
             | Request::Merge(_) => Err(Absence::Unsupported),
         }
+    }
+
+    /// Attaches a tier, which libvirt's daemon opens by its path.
+    async fn attach(&mut self, tier: TierDevice, deadline: Duration) -> Result<(), Absence> {
+        let by = Instant::now() + deadline;
+        self.settle_home(by).await?;
+        if self.owned().is_some() {
+            return Err(Absence::Forbidden);
+        }
+        let xml = tier_disk(&tier.path);
+        self.call(Procedure::DomainAttachDeviceFlags, |domain| domain.device(&xml), by).await.map(drop)
     }
 
     async fn set_target(&mut self, target: Bytes, by: Instant) -> Result<(), Absence> {
@@ -441,6 +460,15 @@ impl Drop for LibvirtControl {
     }
 }
 
+/// A tier in libvirt's words. No domain has a disk of this name by itself.
+fn tier_disk(path: &Path) -> String {
+    format!(
+        "<disk type='block' device='disk'><driver name='qemu' type='raw' cache='none' discard='unmap'/>\
+         <source dev='{}'/><target dev='vdzz' bus='virtio'/><serial>{TIER}</serial></disk>",
+        path.display()
+    )
+}
+
 impl Control for LibvirtControl {
     fn observe(&mut self, wish: Wish, deadline: Duration) -> Later<'_, Told> {
         Box::pin(self.observe(wish, deadline))
@@ -448,6 +476,10 @@ impl Control for LibvirtControl {
 
     fn apply(&mut self, request: Request, deadline: Duration) -> Later<'_, Result<(), Absence>> {
         Box::pin(self.apply(request, deadline))
+    }
+
+    fn attach(&mut self, tier: TierDevice, deadline: Duration) -> Later<'_, Result<(), Absence>> {
+        Box::pin(self.attach(tier, deadline))
     }
 
     fn next_event(&mut self) -> Later<'_, ()> {

@@ -45,6 +45,8 @@ pub(super) enum Procedure {
     AuthList,
     AuthPolkit,
     DomainMemoryStats,
+    DomainAttachDeviceFlags,
+    DomainDetachDeviceFlags,
     DomainGetState,
     DomainBlockStatsFlags,
     DomainSetMemoryFlags,
@@ -66,6 +68,8 @@ impl Procedure {
             Self::AuthList => (REMOTE, 66),
             Self::AuthPolkit => (REMOTE, 70),
             Self::DomainMemoryStats => (REMOTE, 159),
+            Self::DomainAttachDeviceFlags => (REMOTE, 160),
+            Self::DomainDetachDeviceFlags => (REMOTE, 161),
             Self::DomainSetMemoryFlags => (REMOTE, 204),
             Self::DomainGetState => (REMOTE, 212),
             Self::DomainBlockStatsFlags => (REMOTE, 243),
@@ -290,6 +294,11 @@ impl Domain {
     /// The arguments of [`Procedure::DomainSetMemoryStatsPeriod`], in seconds, until the domain ends.
     pub(super) fn set_period(&self, seconds: u32) -> Vec<u8> {
         self.write().signed(i32::try_from(seconds).unwrap_or(i32::MAX)).unsigned(LIVE).done()
+    }
+
+    /// The arguments of [`Procedure::DomainAttachDeviceFlags`] and [`Procedure::DomainDetachDeviceFlags`]: a device, until the domain ends.
+    pub(super) fn device(&self, xml: &str) -> Vec<u8> {
+        self.write().text(xml).unsigned(LIVE).done()
     }
 
     /// The arguments of [`Procedure::MonitorCommand`].

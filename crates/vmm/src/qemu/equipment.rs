@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use memtide_model::Withheld;
 
 use super::arguments::{Argument, Arguments, Source};
+use super::machine;
 use super::options::is_on;
 use super::ram::{GuestMemory, MemoryBlock};
 
@@ -20,6 +21,8 @@ use super::ram::{GuestMemory, MemoryBlock};
 pub struct Equipment {
     /// The balloon device, if the command line has one.
     pub balloon: Option<BalloonArgument>,
+    /// Its machine takes devices at run time only at a root port of PCI Express, and it was started without one.
+    pub lacks_port: bool,
     /// Devices that pin guest memory, as `DRIVER` or `DRIVER HOST`.
     pub pinning: Vec<String>,
     /// The object that keeps the guest's memory secret from the host (`sev-guest`, `tdx-guest`, …).
@@ -34,6 +37,8 @@ pub struct Equipment {
     pub memory: Vec<MemoryArgument>,
     /// The settings that are in files of `-readconfig`.
     pub in_file: InFile,
+    /// Root ports of PCI Express.
+    root_ports: usize,
 }
 
 /// The settings that are in files of `-readconfig`: there, they must be changed in the file.
@@ -94,6 +99,8 @@ impl Equipment {
         for argument in &arguments.all {
             found.option(arguments, argument);
         }
+        let is_express = machine::kind(arguments).is_some_and(|kind| kind.contains("q35"));
+        found.lacks_port = is_express && found.root_ports == 0;
         found
     }
 
@@ -143,6 +150,7 @@ impl Equipment {
     fn device(&mut self, all: &Arguments, argument: &Argument) {
         let properties = argument.properties("driver");
         let Some(driver) = properties.get("driver") else { return };
+        self.root_ports += usize::from(matches!(driver.as_str(), "pcie-root-port" | "ioh3420"));
         let on = |key: &str| {
             let value = properties.get(key).or_else(|| all.global(&driver, key));
             value.is_some_and(|word| is_on(&word))

@@ -11,9 +11,9 @@ use memtide_model::{Bytes, Share};
 
 use self::values::{form, stride, threads, whole};
 pub use self::values::{hot, rate, shape, share, size, time};
-use super::content::{Content, PAGE};
 #[cfg(test)]
 use super::content::Form;
+use super::content::{Content, PAGE};
 use super::memory::Kind;
 use super::schedule::{Rate, Shape};
 use super::walk::Pattern;
@@ -411,7 +411,10 @@ mod tests {
         assert_eq!(options.kind, Kind::File("/f".into()));
         let secs = Duration::from_secs;
         assert_eq!(options.shape, Shape::Square { busy: secs(10), idle: secs(20), offset: secs(5) });
-        assert_eq!((options.stride, options.threads, options.content.form), (64, 3, Form::Random { filled: 205 }));
+        assert_eq!(
+            (options.stride, options.threads, options.content.form),
+            (64, 3, Form::Random { filled: 205 })
+        );
         assert_eq!(
             (options.hold, options.free_after),
             (Hold::For(secs(300)), Some(Duration::from_millis(500)))

@@ -169,7 +169,10 @@ fn steps(option: &'static str, path: &str) -> Result<Shape, UsageError> {
 pub(super) fn form(content: &str, compress: Option<&str>) -> Result<Form, UsageError> {
     let ratio = compress.map(thousandths).transpose()?;
     match content {
-        "random" => Ok(ratio.map_or(Form::RANDOM, |ratio| Form::Random { filled: (WORDS * 1000 + ratio / 2) / ratio })),
+        "random" => {
+            Ok(ratio
+                .map_or(Form::RANDOM, |ratio| Form::Random { filled: (WORDS * 1000 + ratio / 2) / ratio }))
+        }
         "zero" if ratio.is_none() => Ok(Form::ZERO),
         "zero" => Err(wrong("--compress", "it goes with --content random or heap")),
         "heap" => Form::heap(ratio.unwrap_or(HEAP))

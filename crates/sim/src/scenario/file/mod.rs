@@ -14,7 +14,7 @@ use toml::Spanned;
 
 use super::bounds::Keep;
 use super::positions::Positions;
-use super::values::{self, PerMille, Rate, Size, SizeOrFull, Time};
+use super::values::{self, PerMille, Rate, Size, SizeOrFull, Time, Times};
 use super::{Mistake, Scenario};
 use crate::run::{Manager, known_as};
 use crate::setup::{
@@ -61,6 +61,7 @@ struct Host {
     other_changes: Option<Time>,
     swap: Option<Size>,
     splits: Option<bool>,
+    tiers: Option<bool>,
     when_full: Option<Full>,
     #[serde(deserialize_with = "values::memory")]
     tmpfs: Option<Size>,
@@ -146,6 +147,8 @@ struct Program {
     drifts_to: Option<Size>,
     drift: Option<Rate>,
     touches: Option<Rate>,
+    touches_from: Option<Time>,
+    compresses: Option<Times>,
     starts: Option<Time>,
     ends: Option<Time>,
     restarts: Option<Time>,
@@ -258,6 +261,7 @@ impl Host {
             noise_every: self.other_changes.map_or(default.noise_every, |time| time.0),
             swap: self.swap.map_or(default.swap, |size| size.0),
             splits: self.splits.unwrap_or(default.splits),
+            tiers: self.tiers.unwrap_or(default.tiers),
             when_full: match self.when_full {
                 Some(Full::Count) => WhenFull::Count,
                 Some(Full::Kill) | None => WhenFull::Kill,
@@ -380,6 +384,8 @@ impl Program {
         ProgramSpec {
             rate: self.rate.map_or(default.rate, |rate| rate.0),
             touches: self.touches.map_or(default.touches, |rate| rate.0),
+            touches_from: self.touches_from.map_or(default.touches_from, |time| time.0),
+            compresses: self.compresses.map_or(default.compresses, |times| times.0),
             course,
             starts: self.starts.map_or(default.starts, |time| time.0),
             ends: self.ends.map(|time| time.0),
