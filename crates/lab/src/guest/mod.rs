@@ -155,7 +155,7 @@ impl GuestBuilder {
 
     /// Whether a device can be plugged into it while it runs; off by default. (QEMU's q35 has no free port.)
     #[must_use]
-    pub fn hot_plug(self, on: bool) -> Self {
+    pub fn hotplug(self, on: bool) -> Self {
         if on { self.arguments(&["-device", "pcie-root-port,id=hotplug0,chassis=1"]) } else { self }
     }
 

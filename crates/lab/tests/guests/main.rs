@@ -42,7 +42,6 @@ use memtide_lab::machine::lab::{Lab, Run};
 use memtide_lab::machine::packages;
 use memtide_lab::machine::process;
 use memtide_lab::machine::small_host::SmallHost;
-use memtide_lab::machine::zram::Zram;
 use memtide_lab::managers::daemon::Daemon;
 use memtide_lab::wait::until;
 use memtide_model::Bytes;
@@ -180,14 +179,6 @@ pub fn or_skip<T>(of_small_host: Result<T, LabError>) -> T {
     match of_small_host {
         Err(error @ LabError::NoSmallHost(_)) => skip(&error.to_string()),
         other => other.unwrap(),
-    }
-}
-
-/// Skips a test that needs compressed memory of the host if this machine has none.
-pub fn needs_zram() {
-    match Zram::create(mib(1)) {
-        Err(LabError::Missing(why)) => skip(&why),
-        zram => drop(zram.unwrap()),
     }
 }
 

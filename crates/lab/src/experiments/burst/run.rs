@@ -115,7 +115,7 @@ fn builder(name: &str, has_tier: bool) -> GuestBuilder {
     Guest::builder(&format!("{NAMES}{name}"))
         .memory(Bytes::from_mib(MOST_MIB))
         .deflate_on_oom(true)
-        .hot_plug(has_tier)
+        .hotplug(has_tier)
 }
 
 fn warm(seed: u64) -> Ask {

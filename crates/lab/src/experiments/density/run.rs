@@ -170,7 +170,7 @@ impl Rise<'_> {
         self.screen.guest(&name, self.setting.scale.guest_memory.whole_mib());
         let Setting { scale, load, .. } = self.setting;
         let scale = Scale { agents: scale.agents || self.case.has_agents(), ..*scale };
-        let guest = guest(&nth, scale, load, self.case.reporting()).hot_plug(self.case.by.has_tier());
+        let guest = guest(&nth, scale, load, self.case.reporting()).hotplug(self.case.by.has_tier());
         match guest.start(self.run, Some(&self.host)) {
             Ok(guest) => self.guests.push(guest),
             Err(LabError::Gone { how, .. }) => return Err(Stop::At(number, how)),

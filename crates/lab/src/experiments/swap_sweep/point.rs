@@ -231,5 +231,5 @@ fn managed(name: &str, setting: &Setting, case: Case) -> GuestBuilder {
         .agent(true)
         .deflate_on_oom(true)
         .free_page_reporting(true)
-        .hot_plug(case.by == By::Tier)
+        .hotplug(case.by == By::Tier)
 }
