@@ -1,20 +1,14 @@
 //! The experiment `swap-sweep` at its smallest, with a real guest: it swaps to compressed memory of the host, and every byte comes back.
 
-use memtide_lab::error::LabError;
 use memtide_lab::experiments::swap_sweep::SwapSweep;
-use memtide_lab::machine::zram::Zram;
 use memtide_model::Bytes;
-use memtide_testing::skip;
 
 /// The heap in MiB, and the part of it that fits into the guest, in percent.
 const HEAP_MIB: u64 = 64;
 const PART: u64 = 60;
 
 pub fn a_guest_swaps_to_compressed_memory_and_gets_every_byte_back() {
-    match Zram::create(Bytes::from_mib(1)) {
-        Err(LabError::Missing(why)) => skip(&why),
-        other => drop(other.unwrap()),
-    }
+    crate::needs_zram();
     let run = crate::prepare("test-sweep");
     let sweep = crate::or_skip(SwapSweep::measure(&run, HEAP_MIB));
     let point = sweep.at("zram", PART, &run.part("zram").unwrap()).unwrap();
