@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use memtide_api::history::History;
+use memtide_api::recent::Recent;
 use memtide_api::view::Status;
 use memtide_engine::{Board, host_clock};
 
@@ -16,6 +17,8 @@ pub struct Sources {
     pub board: Board,
     /// The last changes of the guests.
     pub history: History,
+    /// The last minutes of the host.
+    pub recent: Recent,
     /// The queue of orders.
     pub orders: Orders,
     /// The rights that the daemon has given up.
@@ -27,12 +30,25 @@ impl Sources {
     /// Sources of the engine that writes on `board`.
     #[must_use]
     pub fn new(board: Board, history: History, orders: Orders, confined: Vec<String>) -> Self {
-        Self { events: Events::of(&board), board, history, orders, confined: confined.into() }
+        // It hears of a decision before the clients do.
+        let recent = Recent::of(&board);
+        Self {
+            events: Events::of(&board, &recent),
+            recent,
+            board,
+            history,
+            orders,
+            confined: confined.into(),
+        }
     }
 
     pub(crate) fn status(&self) -> Status {
         let status = Status::new(&self.board.latest());
         let age = status.decided_at.map(|at| host_clock().since(at));
-        Status { age, confined: self.confined.to_vec(), ..status }
+        let mut status = Status { age, confined: self.confined.to_vec(), ..status };
+        if status.is_late_by().is_some() {
+            status.sentence = status.in_a_sentence();
+        }
+        status
     }
 }
