@@ -87,10 +87,11 @@ version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 check "memtide --version says $version" test "$(inside memtide --version)" = "memtide $version"
 check "memtide-load --version says $version" test "$(inside memtide-load --version)" = "memtide-load $version"
 for file in usr/share/man/man1/memtide{,-run,-status,-load}.1.gz usr/share/man/man5/memtide.toml.5.gz \
-  usr/lib/systemd/system/memtide.service usr/share/bash-completion/completions/memtide; do
+  usr/lib/systemd/system/memtide.service usr/share/bash-completion/completions/memtide \
+  usr/share/cockpit/memtide/{manifest.json,index.html,page.js,palette.css,names.js}; do
   if [ ! -e "$root/$file" ]; then die "/$file is missing"; fi
 done
-printf '   ok: man pages, service and completions are there\n'
+printf '   ok: man pages, service, completions and the page for Cockpit are there\n'
 check "the group is there" contains "$root/etc/group" "^memtide:"
 check "the service will start at boot" test -L "$root/etc/systemd/system/multi-user.target.wants/memtide.service"
 check "all files are as the package says" inside dpkg --verify memtide
