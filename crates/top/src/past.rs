@@ -69,7 +69,9 @@ impl Past {
         for point in minutes.points.iter().rev().filter(|point| point.at < own) {
             self.points.push_front(Host::at_point(point));
         }
-        let own = self.entries.front().map_or(first, |entry| entry.at).min(first.after(Span::from_millis(1)));
+        // What happened with the first frame's decision is not in that frame.
+        let after = first.after(Span::from_millis(1));
+        let own = self.entries.front().map_or(after, |entry| entry.at.min(after));
         for happened in minutes.events.iter().rev().filter(|happened| happened.at < own) {
             self.entries.push_front(Arc::new(events::of_happened(happened)));
         }

@@ -8,19 +8,24 @@ export class Failure extends Error {
 
 /** Reads server-sent events from the pieces in which they arrive. */
 export class Events {
-  #rest = "";
+  #rest = [];
   #name = "";
   #data = "";
   constructor(hear) { this.hear = hear; }
   take(piece) {
-    const lines = (this.#rest + piece).split("\n");
-    this.#rest = lines.pop();
-    for (const line of lines) {
-      if (line === "") {
-        if (this.#data) this.hear(this.#name, JSON.parse(this.#data));
-        this.#name = this.#data = "";
-      } else if (line.startsWith("event:")) this.#name = line.slice(6).trim();
-      else if (line.startsWith("data:")) this.#data = line.slice(5).trim();
+    let begin = 0;
+    for (let end; (end = piece.indexOf("\n", begin)) >= 0; begin = end + 1) {
+      this.#line(this.#rest.join("") + piece.slice(begin, end));
+      this.#rest = [];
+    }
+    this.#rest.push(piece.slice(begin));
+  }
+  #line(line) {
+    if (line.startsWith("event:")) this.#name = line.slice(6).trim();
+    else if (line.startsWith("data:")) this.#data = line.slice(5).trim();
+    else if (line === "") {
+      if (this.#data) this.hear(this.#name, JSON.parse(this.#data));
+      this.#name = this.#data = "";
     }
   }
 }

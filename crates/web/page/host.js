@@ -6,6 +6,13 @@ import { byId, svg, element } from "./dom.js";
 
 const KEPT = 600000, POINT = 900, GAP = 5000, ROWS = 13;
 
+/** How long the host's programs waited between two points, in words. */
+const waited = (last, before) => {
+  const within = `of the last ${Math.round((last.at - before.at) / 1000)} s (PSI)`;
+  const part = share(last.some_us - before.some_us, last.at - before.at);
+  return part === "0" ? `The host’s programs waited for memory for less than 0.1 % ${within}.` : `The host’s programs waited for memory for ${part} ${within}.`;
+};
+
 export class Host {
   #points = [];
   #wall = 0;
@@ -113,9 +120,7 @@ export class Host {
     this.#psi.setAttribute("d", path.join(""));
     byId("psi-most").textContent = lines.length && lines.flat().length ? `${Math.ceil(most)} %` : "";
     const run = told.at(-1) ?? [], last = run.at(-1), before = run.findLast(point => point.at <= (last?.at ?? 0) - 10000) ?? run[0];
-    byId("psi-now").textContent = last && before && last !== before
-      ? `The host’s programs waited for memory ${share(last.some_us - before.some_us, last.at - before.at)} of the last ${Math.round((last.at - before.at) / 1000)} s (PSI).`
-      : "How long the host’s programs waited for memory (PSI) is not known yet, or its kernel does not tell.";
+    byId("psi-now").textContent = last && before && last !== before ? waited(last, before) : "How long the host’s programs waited for memory (PSI) is not known yet.";
   }
 
   #choose(at) {

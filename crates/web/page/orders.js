@@ -60,9 +60,11 @@ export class Orders {
     // The first title is the guest's name with its state.
     byId("why-title").textContent = sections[0].title;
     const shown = sections.flatMap((section, place) => {
-      const rows = section.rows.flatMap(({ name, says }) => (name ? [element("dt", {}, name), element("dd", {}, says)] : [element("dd", { class: "alone" }, says)]));
+      const pairs = section.rows.filter(row => row.name).flatMap(({ name, says }) => [element("dt", {}, name), element("dd", {}, says)]);
+      const sentences = section.rows.filter(row => !row.name).map(({ says }) => element("li", {}, says));
       const title = place === 0 ? [] : [element("h3", {}, section.title)];
-      return [...title, ...(rows.length ? [element("dl", {}, ...rows)] : [])];
+      const list = (name, items) => (items.length ? [element(name, {}, ...items)] : []);
+      return [...title, ...list("dl", pairs), ...list("ul", sentences)];
     });
     byId("why-text").replaceChildren(...shown);
   }
