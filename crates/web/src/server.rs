@@ -145,7 +145,7 @@ impl Shared {
                 let mut answer = Response::new(whole(json!({ "error": why }).to_string()));
                 *answer.status_mut() = status;
                 answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-                // Whoever is refused keeps no connection, and its body is not read. tidy-allow: whoever
+                // A client that is refused keeps no connection, and its body is not read.
                 answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 answer
             }
