@@ -97,7 +97,7 @@ const listen = async () => {
 const begin = () => {
   // Cockpit lets its user choose a style; elsewhere the browser's counts.
   const style = window.cockpit && localStorage.getItem("shell:style");
-  if (style === "dark" || style === "light") document.documentElement.dataset.style = style;
+  if (style === "dark" || style === "light") document.documentElement.dataset.theme = style;
   guests = new Guests(name => orders.show(name));
   host = new Host();
   log = new Log();
