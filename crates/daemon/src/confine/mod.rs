@@ -105,6 +105,12 @@ impl Confinement {
         if self == Self::On { monitors() } else { Applied::new() }
     }
 
+    /// Confines `memtide web` once its port is bound: it connects to Unix sockets, and does nothing else.
+    #[must_use]
+    pub fn web(self) -> Applied {
+        if self == Self::On { web() } else { Applied::new() }
+    }
+
     /// Confines the thread that answers the API. It has its socket, and reaches nothing else.
     #[must_use]
     pub fn api(self) -> Applied {
@@ -132,6 +138,12 @@ fn splitter() -> Applied {
 fn merger() -> Applied {
     // seccomp comes last: the other two need system calls that seccomp then denies.
     vec![landlock::ksm_only(), capabilities::keep_none(), seccomp::apply(seccomp::Part::Helper)]
+}
+
+#[cfg(feature = "confine")]
+fn web() -> Applied {
+    // seccomp comes last: the other two need system calls that seccomp then denies.
+    vec![landlock::deny_all(), capabilities::keep_none(), seccomp::apply(seccomp::Part::Monitors)]
 }
 
 #[cfg(feature = "confine")]
@@ -182,6 +194,11 @@ fn splitter() -> Applied {
 
 #[cfg(not(feature = "confine"))]
 fn merger() -> Applied {
+    Applied::new()
+}
+
+#[cfg(not(feature = "confine"))]
+fn web() -> Applied {
     Applied::new()
 }
 
