@@ -10,7 +10,7 @@ MUSL := x86_64-unknown-linux-musl
 # Find cargo on the path or in rustup's directory.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
-.PHONY: build demo demo-uml test test-long bench install uninstall deb deb-agent static help
+.PHONY: build demo demo-uml test test-long test-pages bench install uninstall deb deb-agent static help
 .DEFAULT_GOAL := build
 
 build: ## Builds the release programs into target/release (the default)
@@ -43,6 +43,12 @@ test-long: ## Runs the long tests with real guests (minutes each)
 	$(BUILD_QUICK)
 	cargo test -p memtide-lab --test guests -- --ignored
 
+test-pages: ## Runs the tests of the page (`memtide web`, Cockpit) in Chromium, with axe-core
+	scripts/deps.sh --pages
+	scripts/axe.sh
+	scripts/step.sh "building the tests" 240 cargo test -p memtide --test web --no-run
+	cargo test -p memtide --test web
+
 bench: ## Measures the policy, the daemon with 100 stand-in guests, the agent, and the exerciser
 	scripts/deps.sh --bench
 	cargo bench -p memtide-policy --bench decide
@@ -64,7 +70,10 @@ CONFIGURATION := $(DESTDIR)$(SYSCONFDIR)/memtide/memtide.toml
 SCENARIOS := $(DESTDIR)$(PREFIX)/share/memtide/scenarios
 PROMETHEUS := $(DESTDIR)$(PREFIX)/share/memtide/prometheus
 PROMETHEUS_FILES := memtide.rules.yml memtide-scrape.yml memtide-dashboard.json
-DIRECTORIES := $(BIN) $(MAN)/man1 $(MAN)/man5 $(SCENARIOS) $(PROMETHEUS) \
+# The page in Cockpit.
+COCKPIT := $(DESTDIR)$(PREFIX)/share/cockpit/memtide
+COCKPIT_FILES := $(notdir $(wildcard crates/web/page/*)) palette.css names.js
+DIRECTORIES := $(BIN) $(MAN)/man1 $(MAN)/man5 $(SCENARIOS) $(PROMETHEUS) $(COCKPIT) \
 	$(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNITS)/. $(SYSUSERS) $(CONFIGURATION))
 # A list of the directories that `install` created: `uninstall` removes only these, and only if they are empty.
 MADE := $(TARGET_DIR)/installed-directories
@@ -86,10 +95,12 @@ install: ## Installs programs, man pages, completions, service and configuration
 	install -D -m 0644 -t $(SCENARIOS) scenarios/*.toml
 	install -D -m 0644 -t $(PROMETHEUS) $(addprefix packaging/prometheus/,$(PROMETHEUS_FILES))
 	sed -i 's|/usr/share/|$(PREFIX)/share/|' $(PROMETHEUS)/memtide-scrape.yml
+	install -D -m 0644 -t $(COCKPIT) $(addprefix $(TARGET_DIR)/manual/cockpit/,$(COCKPIT_FILES))
 	test -e $(CONFIGURATION) || install -D -m 0644 packaging/memtide.toml $(CONFIGURATION)
 
 uninstall: ## Removes the files of `make install` and the directories that it created, except the configuration
 	rm -f $(BIN)/memtide $(BIN)/memtide-load $(MAN)/man1/memtide.1 $(MAN)/man1/memtide-*.1 $(MAN)/man5/memtide.toml.5
+	rm -f $(addprefix $(COCKPIT)/,$(COCKPIT_FILES))
 	rm -f $(addprefix $(SCENARIOS)/,$(notdir $(wildcard scenarios/*.toml)))
 	rm -f $(addprefix $(PROMETHEUS)/,$(PROMETHEUS_FILES))
 	rm -f $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(addprefix $(UNITS)/,$(UNIT_FILES)) $(SYSUSERS)

@@ -81,7 +81,7 @@ Architecture: $architecture
 Maintainer: $maintainer
 Installed-Size: $(du -sk --apparent-size --exclude DEBIAN "$root" | cut -f 1)
 Depends: $libraries, adduser
-Suggests: qemu-system-x86
+Suggests: qemu-system-x86, cockpit
 Section: admin
 Priority: optional
 Description: memory manager for the virtual machines of a host

@@ -88,10 +88,11 @@ check "memtide --version says $version" test "$(inside memtide --version)" = "me
 check "memtide-load --version says $version" test "$(inside memtide-load --version)" = "memtide-load $version"
 for file in usr/share/man/man1/memtide{,-run,-status,-load}.1.gz usr/share/man/man5/memtide.toml.5.gz \
   usr/share/memtide/prometheus/memtide{.rules.yml,-scrape.yml,-dashboard.json} usr/lib/systemd/system/memtide-metrics{.socket,@.service} \
-  usr/lib/systemd/system/memtide.service usr/share/bash-completion/completions/memtide; do
+  usr/lib/systemd/system/memtide.service usr/share/bash-completion/completions/memtide \
+  usr/share/cockpit/memtide/{manifest.json,index.html,page.js,palette.css,names.js}; do
   if [ ! -e "$root/$file" ]; then die "/$file is missing"; fi
 done
-printf '   ok: man pages, service, completions and files for Prometheus are there\n'
+printf '   ok: man pages, service, completions, files for Prometheus and the page for Cockpit are there\n'
 check "the group is there" contains "$root/etc/group" "^memtide:"
 check "the service will start at boot" test -L "$root/etc/systemd/system/multi-user.target.wants/memtide.service"
 check "the port for Prometheus stays closed at boot" test ! -L "$root/etc/systemd/system/sockets.target.wants/memtide-metrics.socket"

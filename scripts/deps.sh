@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs the tools that this machine lacks for building memtide and, on request, for its tests.
 #
-# usage: scripts/deps.sh [--guests] [--libvirt] [--lint] [--bench] [--deb] [--static] [--bare]
+# usage: scripts/deps.sh [--guests] [--libvirt] [--lint] [--bench] [--deb] [--static] [--bare] [--pages]
 #
 #   (nothing)   a C linker, the C library for static programs, and Rust as new as Cargo.toml's rust-version
 #   --guests    also QEMU 10 or newer, a static busybox, cpio, kmod and xz, for the tests with real guests. (The tests download
@@ -13,6 +13,7 @@
 #   --deb       also the tools for a Debian package
 #   --static    also Rust's target for static programs, which only rustup has
 #   --bare      also debootstrap, for scripts/bare.sh; continues without it
+#   --pages     also Chromium, for the tests of the page in a browser (not Cockpit, whose package opens a port)
 #
 # It asks no questions, changes nothing that is already installed, and uses the network only if something is missing. If you are
 # not root, it uses sudo. It installs packages on Debian and its derivatives; elsewhere it lists the missing tools. If it adds to
@@ -30,7 +31,7 @@ readonly PROMTOOL=${CARGO_TARGET_DIR:-target}/tools/promtool
 say() { printf 'deps: %s\n' "$*"; }
 die() { printf 'deps: %s\n' "$*" >&2; exit 1; }
 
-want_guests=false want_libvirt=false want_lint=false want_bench=false want_deb=false want_static=false want_bare=false
+want_guests=false want_libvirt=false want_lint=false want_bench=false want_deb=false want_static=false want_bare=false want_pages=false
 for argument in "$@"; do
   case "$argument" in
     --guests) want_guests=true ;;
@@ -40,7 +41,8 @@ for argument in "$@"; do
     --deb) want_deb=true ;;
     --static) want_static=true ;;
     --bare) want_bare=true ;;
-    *) die "unknown argument $argument; usage: scripts/deps.sh [--guests] [--libvirt] [--lint] [--bench] [--deb] [--static] [--bare]" ;;
+    --pages) want_pages=true ;;
+    *) die "unknown argument $argument; usage: scripts/deps.sh [--guests] [--libvirt] [--lint] [--bench] [--deb] [--static] [--bare] [--pages]" ;;
   esac
 done
 
@@ -81,6 +83,9 @@ missing() {
   has_static_libc || echo libc
   has_rust || echo rust
   if $want_deb && ! has_dpkg_dev; then echo dpkg-dev; fi
+  if $want_pages; then
+    command -v chromium >/dev/null || echo chromium
+  fi
   if $want_guests; then
     has_qemu || echo qemu
     has_static_busybox || echo busybox
@@ -171,6 +176,7 @@ install_missing() {
   case "$words" in *cpio*) packages+=(cpio) ;; esac
   case "$words" in *depmod*) packages+=(kmod) ;; esac
   case "$words" in *xz*) packages+=(xz-utils) ;; esac
+  case "$words" in *chromium*) packages+=(chromium fonts-dejavu-core) ;; esac
   if [ ${#packages[@]} -gt 0 ]; then apt_get install -y --no-install-recommends "${packages[@]}"; fi
   case "$words" in *qemu*)
     choose_qemu

@@ -18,6 +18,7 @@ use tokio::net::UnixStream;
 
 use crate::ClientError;
 use crate::events::{Event, Parser};
+use crate::recent::LastMinutes;
 use crate::reclaim::{LONGEST, ReclaimAnswer, ReclaimRequest};
 use crate::view::{
     CgroupReclaimAnswer, CgroupReclaimRequest, GuestDetail, HoldAnswer, HoldRequest, KsmStatus, Status,
@@ -125,6 +126,14 @@ impl Client {
     /// If no daemon answers.
     pub fn guest_answer(&self, name: &str) -> Result<Option<Answer<GuestDetail>>, ClientError> {
         self.get(&format!("/v1/guests/{}", escape(name)))
+    }
+
+    /// The host's last ten minutes; `None` from a daemon that does not keep them.
+    ///
+    /// # Errors
+    /// If no daemon of this version answers.
+    pub fn history(&self) -> Result<Option<LastMinutes>, ClientError> {
+        self.get("/v1/history")?.map(|answer: Answer<LastMinutes>| answer.read()).transpose()
     }
 
     /// Gives an order; `None` if there is no such guest.

@@ -3,6 +3,8 @@
 //! - [`view`]: the API's types, which the daemon writes and clients read, and their wording for people;
 //! - [`reclaim`]: memory that a guest can spare;
 //! - [`history`]: the last changes of each guest;
+//! - [`recent`]: the host's last ten minutes;
+//! - [`explain`]: why a guest has its memory, in words; [`orders`]: what the operator's orders do, in words;
 //! - [`past`]: a journal in the same types;
 //! - [`Client`]: requests to the daemon's socket.
 #![forbid(unsafe_code)]
@@ -10,8 +12,11 @@
 mod client;
 mod error;
 mod events;
+pub mod explain;
 pub mod history;
+pub mod orders;
 pub mod past;
+pub mod recent;
 pub mod reclaim;
 pub mod view;
 

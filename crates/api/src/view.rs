@@ -22,6 +22,9 @@ pub struct Status {
     pub mode: Mode,
     /// The promise of the ledger.
     pub commitment: Commitment,
+    /// What is going on, in one sentence; `None` without guests, or if the last decision is old.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sentence: Option<String>,
     /// Facts that an operator should know now.
     pub warnings: Vec<String>,
     /// The rights that the daemon has given up, and those that it could not; a phrase each.
@@ -73,6 +76,9 @@ pub struct GuestStatus {
     /// How its programs have waited for memory since its boot.
     #[serde(default)]
     pub stalled: Stalled,
+    /// How much it matters now; `None` from a daemon that does not tell.
+    #[serde(default)]
+    pub matter: Option<Matter>,
     /// Its present state, in a few words.
     pub state: String,
     /// The reason for its last change, in words.
@@ -82,6 +88,53 @@ pub struct GuestStatus {
     /// Whether its class lets KSM merge its memory, and KSM cannot: it is a file.
     #[serde(default)]
     pub cannot_share: bool,
+}
+
+/// How much a guest matters now: the order in which guests are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Matter {
+    /// It lacks memory, and waits for it.
+    Waits,
+    /// It does not do what memtide asked for.
+    Stuck,
+    /// It gets memory.
+    Gets,
+    /// It gives memory.
+    Gives,
+    /// It was just hurt, held or changed by somebody else.
+    Unusual,
+    /// It has the memory that it should have.
+    Steady,
+    /// memtide does not manage it.
+    Apart,
+}
+
+impl Matter {
+    /// All of them, what matters most first.
+    pub const ALL: [Self; 7] =
+        [Self::Waits, Self::Stuck, Self::Gets, Self::Gives, Self::Unusual, Self::Steady, Self::Apart];
+
+    /// How much the guest of this report matters.
+    #[must_use]
+    pub fn of(report: &GuestReport) -> Self {
+        match report.moves() {
+            Some(Moves::Gets) => return Self::Gets,
+            Some(Moves::Gives) => return Self::Gives,
+            None => {}
+        }
+        match report.verdict {
+            Verdict::WaitsForMemory { .. } => Self::Waits,
+            Verdict::Stuck { .. } => Self::Stuck,
+            Verdict::BackingOff { .. } | Verdict::Held(_) | Verdict::HoldEnds { .. } | Verdict::Reset => {
+                Self::Unusual
+            }
+            Verdict::NotManaged | Verdict::Withheld(_) | Verdict::Fenced(_) | Verdict::NoBalloon(_) => {
+                Self::Apart
+            }
+            _ => Self::Steady,
+        }
+    }
 }
 
 /// How a guest's programs have waited for memory since its boot, as far as it tells.
@@ -366,6 +419,7 @@ impl Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             mode: published.config.mode,
             commitment: published.config.commitment,
+            sentence: None,
             warnings: published.warnings.clone(),
             confined: Vec::new(),
             counters: published.counters,
@@ -392,6 +446,7 @@ impl Status {
             let guests = last.report.guests.iter();
             status.guests =
                 guests.filter_map(|report| GuestStatus::new((published, last), report, &names)).collect();
+            status.sentence = status.in_a_sentence();
         }
         status
     }
@@ -413,6 +468,7 @@ impl GuestStatus {
             report: report.clone(),
             parts: Some(Parts::of(seen, report)),
             stalled: Stalled::of(&seen.told),
+            matter: Some(Matter::of(report)),
             state: match (&report.verdict, seen.told.polling) {
                 (Verdict::Observed, Polling::Off) => "observed; nobody polls its statistics".to_owned(),
                 (verdict, _) => verdict.in_words(names, last.seen.taken_at),

@@ -22,6 +22,7 @@ mod status;
 mod style;
 mod table;
 mod top;
+mod web;
 mod when;
 
 use std::io::Write as _;
@@ -77,6 +78,8 @@ enum Command {
     },
     /// Watch memory move: a screen with the host's last ten minutes, the guests and what happens to them.
     Top(top::Top),
+    /// Show the same in a browser on this machine, until Ctrl-C.
+    Web(web::Web),
     /// Show why a guest has this much memory.
     Explain {
         /// The guest, as `status` shows it.
@@ -281,6 +284,7 @@ impl Command {
             Self::Status { socket, json, watch: false } => status::command(&socket.path()?, json),
             Self::Status { socket, json, watch: true } => status::watch(&socket.path()?, json),
             Self::Top(top) => top.execute(),
+            Self::Web(web) => web.execute(),
             Self::Explain { guest, socket, json } => explain::command(&socket.path()?, &guest, json),
             Self::Hold { guest, for_span, socket } => {
                 hold::command(&socket.path()?, Some(guest), Wanted::Hold, for_span)

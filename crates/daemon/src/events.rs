@@ -12,8 +12,10 @@ use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use memtide_api::history::GuestChange;
+use memtide_api::recent::Recent;
 use memtide_api::view::Status;
 use memtide_engine::{Board, Published};
+use memtide_model::Moment;
 use serde::Serialize;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
@@ -32,14 +34,17 @@ const IDLE: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub(crate) struct Events {
     ticks: broadcast::Sender<Arc<Published>>,
+    recent: Recent,
     places: Places,
 }
 
 /// A client that listens.
 struct Client {
     ticks: broadcast::Receiver<Arc<Published>>,
-    /// The tick of the last event.
+    recent: Recent,
+    /// The tick of the last event, and its moment.
     last: u64,
+    told_until: Option<Moment>,
     waiting: VecDeque<Event>,
     confined: Arc<[String]>,
     lease: bounded::Lease,
@@ -47,14 +52,14 @@ struct Client {
 }
 
 impl Events {
-    pub(crate) fn of(board: &Board) -> Self {
+    pub(crate) fn of(board: &Board, recent: &Recent) -> Self {
         let (ticks, _) = broadcast::channel(WAITING);
         let passes_on = ticks.clone();
         board.on_publish(move |published| {
             // Without clients there is nobody to tell.
             let _nobody = passes_on.send(Arc::clone(published));
         });
-        Self { ticks, places: Places::new(MOST) }
+        Self { ticks, recent: recent.clone(), places: Places::new(MOST) }
     }
 
     /// The ticks from now on.
@@ -72,7 +77,16 @@ impl Events {
         let place = self.places.take(client.user)?;
         let ticks = self.subscribe();
         let lease = client.lease;
-        let mut client = Client { ticks, last: 0, waiting: VecDeque::new(), confined, lease, _place: place };
+        let mut client = Client {
+            ticks,
+            recent: self.recent.clone(),
+            last: 0,
+            told_until: None,
+            waiting: VecDeque::new(),
+            confined,
+            lease,
+            _place: place,
+        };
         client.tell(latest);
         let events = stream::unfold(client, |mut client| async move {
             let event = client.next().await?;
@@ -107,6 +121,12 @@ impl Client {
         let status = Status { confined: self.confined.to_vec(), ..Status::new(published) };
         self.waiting.extend(event("tick", &status));
         self.waiting.extend(GuestChange::of(published).iter().filter_map(|change| event("change", change)));
+        let Some(now) = status.decided_at else { return };
+        // What happened before a client came is in `GET /v1/history`.
+        if let Some(until) = self.told_until.replace(now) {
+            let happened = self.recent.events_between(until, now);
+            self.waiting.extend(happened.iter().filter_map(|happened| event("log", happened)));
+        }
     }
 }
 

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `GET /v1/status` | the ledger and all guests: [`Status`] |
 //! | `GET /v1/guests/NAME` | one guest with its last changes: [`GuestDetail`] |
+//! | `GET /v1/guests/NAME/explanation` | why it has its memory, in words: [`Explanation`](memtide_api::explain::Explanation) |
+//! | `GET /v1/history` | the host's last ten minutes: [`LastMinutes`](memtide_api::recent::LastMinutes) |
 //! | `GET /v1/ksm` | the kernel's merging of equal pages: [`KsmStatus`] |
 //! | `GET /v1/events` | each decision and each change, as server-sent events |
 //! | `POST /v1/reclaims` | reclaims what a guest can spare, and waits until the host has it: [`ReclaimRequest`], answered by [`ReclaimAnswer`](memtide_api::reclaim::ReclaimAnswer) |
@@ -24,12 +26,14 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Bytes as Body;
 use axum::extract::rejection::{BytesRejection, PathRejection};
-use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, RawQuery, State};
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
+use memtide_api::explain::explain;
 use memtide_api::reclaim::ReclaimRequest;
 use memtide_api::view::{CgroupReclaimRequest, GuestDetail, HoldRequest, KsmStatus, Status};
+use memtide_model::Moment;
 use serde::Serialize;
 use serde_json::json;
 use tracing::{info, warn};
@@ -78,9 +82,11 @@ pub fn serve(
 }
 
 /// The routes, as clients see them.
-const ROUTES: [&str; 8] = [
+const ROUTES: [&str; 10] = [
     "GET /v1/status",
     "GET /v1/guests/NAME",
+    "GET /v1/guests/NAME/explanation",
+    "GET /v1/history",
     "GET /v1/ksm",
     "GET /v1/events",
     "POST /v1/holds",
@@ -94,6 +100,8 @@ pub fn router(sources: Sources) -> Router {
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/guests/{name}", get(guest))
+        .route("/v1/guests/{name}/explanation", get(explanation))
+        .route("/v1/history", get(history))
         .route("/v1/events", get(events))
         .route("/v1/ksm", get(ksm))
         .route("/v1/holds", post(holds).layer(DefaultBodyLimit::max(LONGEST_BODY)))
@@ -124,17 +132,46 @@ async fn events(State(sources): State<Sources>, ConnectInfo(client): ConnectInfo
 }
 
 async fn guest(State(sources): State<Sources>, name: Result<Path<String>, PathRejection>) -> Response {
+    match detail(&sources, name) {
+        Ok(detail) => Json(detail).into_response(),
+        Err(mistake) => mistake,
+    }
+}
+
+async fn explanation(State(sources): State<Sources>, name: Result<Path<String>, PathRejection>) -> Response {
+    match detail(&sources, name) {
+        Ok(detail) => Json(explain(&detail)).into_response(),
+        Err(mistake) => mistake,
+    }
+}
+
+/// The guest of this name, or the answer that there is none.
+#[expect(clippy::result_large_err, reason = "the answer is returned at once")]
+fn detail(sources: &Sources, name: Result<Path<String>, PathRejection>) -> Result<GuestDetail, Response> {
     let Ok(Path(name)) = name else {
-        return refused(
+        return Err(refused(
             StatusCode::BAD_REQUEST,
             "the name is not UTF-8, with %XX escapes where a URL needs them",
-        );
+        ));
     };
     let latest = sources.board.latest();
     match GuestDetail::find(&latest, &sources.history, &name) {
-        Some(detail) => Json(detail.with_offers(&latest)).into_response(),
-        None => no_such_guest(&sources.status()),
+        Some(detail) => Ok(detail.with_offers(&latest)),
+        None => Err(no_such_guest(&sources.status())),
     }
+}
+
+async fn history(State(sources): State<Sources>, since: RawQuery) -> Response {
+    let RawQuery(query) = since;
+    let since = match query.as_deref().map(|query| query.strip_prefix("since=").map(str::parse)) {
+        None => None,
+        Some(Some(Ok(millis))) => Some(Moment::from_millis(millis)),
+        Some(_) => {
+            let why = "`since` is a moment in milliseconds, such as `decided_at` of the status: /v1/history?since=5000";
+            return refused(StatusCode::BAD_REQUEST, why);
+        }
+    };
+    Json(sources.recent.after(since)).into_response()
 }
 
 /// The order in a request's body, or the answer to a mistake in it.
@@ -262,6 +299,11 @@ mod tests {
             ("GET /v1/holds", "", 405, "GET is not allowed for this path"),
             ("GET /v1/guests/web1", "", 404, "no such guest"),
             ("GET /v1/guests/%ff", "", 400, "not UTF-8"),
+            ("GET /v1/guests/web1/explanation", "", 404, "no such guest"),
+            ("GET /v1/guests/%ff/explanation", "", 400, "not UTF-8"),
+            ("GET /v1/history?since=yesterday", "", 400, "a moment in milliseconds"),
+            ("GET /v1/history?until=5", "", 400, "a moment in milliseconds"),
+            ("POST /v1/history", "", 405, "POST is not allowed for this path"),
             ("POST /v1/holds", "", 400, "{\"guest\": \"web1\", \"hold\": \"hold\", \"for\": 60000}"),
             ("POST /v1/holds", "{\"hold\": \"up\"}", 400, "expected one of `hold`, `release`, `resume`"),
             ("POST /v1/holds", "{\"hold\": \"hold\", \"force\": 1}", 400, "unknown field `force`"),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use memtide_api::history::History;
+use memtide_api::recent::Recent;
 use memtide_api::view::Status;
 use memtide_engine::{Board, Published, host_clock};
 use memtide_metrics::{Scrape, Tally};
@@ -17,6 +18,8 @@ pub struct Sources {
     pub board: Board,
     /// The last changes of the guests.
     pub history: History,
+    /// The last minutes of the host.
+    pub recent: Recent,
     /// The queue of orders.
     pub orders: Orders,
     /// The rights that the daemon has given up.
@@ -29,8 +32,10 @@ impl Sources {
     /// Sources of the engine that writes on `board`.
     #[must_use]
     pub fn new(board: Board, history: History, orders: Orders, confined: Vec<String>) -> Self {
-        let (events, tally) = (Events::of(&board), Tally::of(&board));
-        Self { events, tally, board, history, orders, confined: confined.into() }
+        // It hears of a decision before the clients do.
+        let recent = Recent::of(&board);
+        let (events, tally) = (Events::of(&board, &recent), Tally::of(&board));
+        Self { events, tally, recent, board, history, orders, confined: confined.into() }
     }
 
     /// The metrics as text.
@@ -47,6 +52,10 @@ impl Sources {
     fn status_of(&self, published: &Published) -> Status {
         let status = Status::new(published);
         let age = status.decided_at.map(|at| host_clock().since(at));
-        Status { age, confined: self.confined.to_vec(), ..status }
+        let mut status = Status { age, confined: self.confined.to_vec(), ..status };
+        if status.is_late_by().is_some() {
+            status.sentence = status.in_a_sentence();
+        }
+        status
     }
 }

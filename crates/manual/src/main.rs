@@ -1,6 +1,6 @@
-//! `memtide-manual DIRECTORY`: writes the man pages of `memtide` and its completions for bash, zsh and fish.
+//! `memtide-manual DIRECTORY`: writes the man pages of `memtide`, its completions for bash, zsh and fish, and the page for Cockpit.
 //!
-//! Both are generated from the program's own command line, so they cannot contradict it. Facts that a command line does not
+//! Pages and completions are generated from the program's own command line, so they cannot contradict it. Facts that a command line does not
 //! contain (the daemon's files, other pages) are added here. The pages of `memtide-load` and of the configuration are written
 //! by hand: `packaging/man`.
 #![forbid(unsafe_code)]
@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Arg, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
+use memtide_web::files::{self, Way};
 
 const PROGRAM: &str = "memtide";
 
@@ -95,6 +96,11 @@ fn write_all(directory: &Path) -> Result<()> {
     for command in others.into_iter().chain([command]) {
         let path = directory.join(page_name(&command));
         fs::write(&path, page(&command)?).with_context(|| format!("{}", path.display()))?;
+    }
+    let cockpit = directory.join("cockpit");
+    fs::create_dir_all(&cockpit)?;
+    for file in files::of(Way::Cockpit) {
+        fs::write(cockpit.join(file.name), file.text)?;
     }
     Ok(())
 }

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use memtide_api::history::GuestChange;
+use memtide_api::recent::{Happened, in_a_sentence};
+use memtide_engine::EventKind;
 use memtide_model::{HostState, Subject, printable};
 
 use crate::frame::{Frame, Matter, Row};
@@ -13,7 +15,7 @@ use crate::source::{Entry, Kind};
 #[must_use]
 pub fn of_change(change: &GuestChange) -> Entry {
     let tried = &change.tried;
-    let did = of_request(&tried.change);
+    let did = in_a_sentence(&tried.change);
     let (kind, end) = match (&tried.failed, tried.yielded) {
         (Some(why), _) => (Kind::Failure, format!("; this failed: {why}")),
         (None, Some(bytes)) => (Kind::Change, format!("; {bytes} came back")),
@@ -25,12 +27,24 @@ pub fn of_change(change: &GuestChange) -> Entry {
     Entry { at: tried.at, wall: tried.wall, kind, guest, says }
 }
 
-/// A request in the words of the log, without its guest; `said` begins with it.
+/// An event of a daemon's history, or of a journal, as an entry.
 #[must_use]
-pub fn of_request(said: &str) -> String {
-    match said.strip_prefix("target ") {
-        Some(target) => format!("is to keep {target}"),
-        None => said.to_owned(),
+pub fn of_happened(happened: &Happened) -> Entry {
+    let Happened { at, wall, kind, guest, says } = happened;
+    let guest = guest.as_ref().map(|guest| printable(guest).into());
+    Entry { at: *at, wall: *wall, kind: of_event(*kind), guest, says: printable(says) }
+}
+
+/// The kind of an event in the log.
+#[must_use]
+pub const fn of_event(kind: EventKind) -> Kind {
+    match kind {
+        EventKind::Kill | EventKind::Stall => Kind::Wait,
+        EventKind::Grant | EventKind::Change => Kind::Change,
+        EventKind::Failure => Kind::Failure,
+        EventKind::Order => Kind::Order,
+        EventKind::Came | EventKind::Went => Kind::Guests,
+        EventKind::Host | EventKind::Note => Kind::Host,
     }
 }
 

@@ -8,10 +8,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use memtide_api::recent::HostPoint;
+pub use memtide_api::view::Matter;
 use memtide_api::view::{GuestStatus, Stalled, Status};
 use memtide_model::{
-    Bytes, Commitment, CostParts, HostPart, HostReport, HostState, Mode, Moment, Moves, Pressure, SizeParts,
-    Verdict, WallClock, printable,
+    Bytes, Commitment, CostParts, HostPart, HostReport, HostState, Mode, Moment, Pressure, SizeParts,
+    WallClock, printable,
 };
 
 /// The host and its guests at one moment.
@@ -53,6 +55,20 @@ pub struct Host {
 }
 
 impl Host {
+    /// The host's memory at a point of a daemon's history.
+    #[must_use]
+    pub fn at_point(point: &HostPoint) -> Self {
+        let HostPoint { footprints, torn, other, free, reserve, .. } = *point;
+        let pressure = point.some_us.zip(point.full_us);
+        Self {
+            at: point.at,
+            capacity: point.capacity,
+            parts: [footprints, torn, other, free, reserve],
+            state: point.state,
+            pressure: pressure.map(|(some_us, full_us)| Pressure { some_us, full_us }),
+        }
+    }
+
     /// The host's memory at a moment; nothing is known of its pressure.
     #[must_use]
     pub fn of(report: &HostReport, at: Moment) -> Self {
@@ -99,47 +115,6 @@ pub struct Row {
     pub changed: Option<Moment>,
     /// How its programs have waited for memory.
     pub stalled: Stalled,
-}
-
-/// How much a guest matters now: the order in which guests are shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Matter {
-    /// It lacks memory, and waits for it.
-    Waits,
-    /// It does not do what memtide asked for.
-    Stuck,
-    /// It gets memory.
-    Gets,
-    /// It gives memory.
-    Gives,
-    /// It was just hurt, held or changed by somebody else.
-    Unusual,
-    /// It has the memory that it should have.
-    Steady,
-    /// memtide does not manage it.
-    Apart,
-}
-
-impl Matter {
-    fn of(status: &GuestStatus) -> Self {
-        let report = &status.report;
-        match report.moves() {
-            Some(Moves::Gets) => return Self::Gets,
-            Some(Moves::Gives) => return Self::Gives,
-            None => {}
-        }
-        match report.verdict {
-            Verdict::WaitsForMemory { .. } => Self::Waits,
-            Verdict::Stuck { .. } => Self::Stuck,
-            Verdict::BackingOff { .. } | Verdict::Held(_) | Verdict::HoldEnds { .. } | Verdict::Reset => {
-                Self::Unusual
-            }
-            Verdict::NotManaged | Verdict::Withheld(_) | Verdict::Fenced(_) | Verdict::NoBalloon(_) => {
-                Self::Apart
-            }
-            _ => Self::Steady,
-        }
-    }
 }
 
 impl Frame {
@@ -213,7 +188,7 @@ impl Row {
             },
             name,
             class: share(before.map(|row| &row.class), printable(&report.class)),
-            matter: Matter::of(status),
+            matter: Matter::of(report),
             size,
             cost: status.parts.and_then(|parts| parts.cost),
             needs: report.used.map(|_| report.demand),

@@ -11,12 +11,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memtide_api::past;
+use memtide_api::recent::in_a_sentence;
 use memtide_api::view::GuestDetail;
 use memtide_engine::journal::JournalError;
-use memtide_engine::{Event, EventKind, Past, Recorded};
+use memtide_engine::{Event, Past, Recorded};
 use memtide_model::{Moment, WallClock, printable};
 
-use crate::events::of_request;
+use crate::events::of_event;
 use crate::frame::{Frame, Host};
 use crate::source::{Direction, Entry, Kind, Link, Source};
 
@@ -149,22 +150,11 @@ fn entries(events: &[Event]) -> Vec<Arc<Entry>> {
     let entry = |event: &Event| Entry {
         at: moment(event.wall),
         wall: event.wall,
-        kind: kind(event.kind),
+        kind: of_event(event.kind),
         guest: event.guest.as_ref().map(|guest| printable(guest).into()),
-        says: printable(&of_request(&event.text)),
+        says: printable(&in_a_sentence(&event.text)),
     };
     events.iter().map(|event| Arc::new(entry(event))).collect()
-}
-
-const fn kind(kind: EventKind) -> Kind {
-    match kind {
-        EventKind::Kill | EventKind::Stall => Kind::Wait,
-        EventKind::Grant | EventKind::Change => Kind::Change,
-        EventKind::Failure => Kind::Failure,
-        EventKind::Order => Kind::Order,
-        EventKind::Came | EventKind::Went => Kind::Guests,
-        EventKind::Host | EventKind::Note => Kind::Host,
-    }
 }
 
 impl Source for Journal {
@@ -205,7 +195,7 @@ impl Source for Journal {
     fn event(&mut self, at: Moment, direction: Direction, wanted: Option<Kind>) -> Option<Entry> {
         let place = self.place(at);
         self.recorded.show(place).ok()?;
-        let is_it = |event: &Event| wanted.is_none_or(|wanted| kind(event.kind) == wanted);
+        let is_it = |event: &Event| wanted.is_none_or(|wanted| of_event(event.kind) == wanted);
         let past = match direction {
             Direction::Later => self.recorded.next_event(is_it),
             Direction::Earlier => self.recorded.previous_event(is_it),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use memtide_api::recent::LastMinutes;
 use memtide_api::view::Status;
 use memtide_api::{Client, ClientError, Event};
 use memtide_model::{Moment, WallClock, printable};
@@ -26,6 +27,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 enum News {
     Frame(Box<Status>, WallClock),
     Entry(Entry),
+    Before(LastMinutes),
     Lost(ClientError),
 }
 
@@ -75,6 +77,7 @@ impl Live {
                 }
             }
             News::Entry(entry) => self.past.log_entry(entry),
+            News::Before(minutes) => self.past.begin(&minutes),
             News::Lost(why) => {
                 self.link = Link::Lost(printable(&why.to_string()));
                 if self.past.newest().is_none() {
@@ -94,9 +97,14 @@ fn hear(client: &Client, sender: &SyncSender<News>, arrived: &impl Fn()) {
     };
     loop {
         let mut is_heard = true;
+        // Shown after the first frame.
+        let mut before = client.history().ok().flatten();
         let ended = client.events(|event| {
             is_heard = match event {
-                Event::Tick { status, json: _ } => tell(News::Frame(status, wall_clock())),
+                Event::Tick { status, json: _ } => {
+                    let is_heard = tell(News::Frame(status, wall_clock()));
+                    before.take().map_or(is_heard, |minutes| tell(News::Before(minutes)))
+                }
                 Event::Change(change) => tell(News::Entry(events::of_change(&change))),
                 Event::Missed(_) => true,
             };

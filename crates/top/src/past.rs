@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use memtide_api::recent::LastMinutes;
 use memtide_model::{Moment, Span};
 
 use crate::events;
@@ -58,6 +59,22 @@ impl Past {
         }
         self.rows += frame.rows.len();
         self.frames.push_back(Arc::new(frame));
+        self.forget();
+    }
+
+    /// Takes over what was before the first frame: the course of the host, and what happened.
+    pub fn begin(&mut self, minutes: &LastMinutes) {
+        let Some(first) = self.frames.front().map(|frame| frame.at) else { return };
+        let own = self.points.front().map_or(first, |point| point.at);
+        for point in minutes.points.iter().rev().filter(|point| point.at < own) {
+            self.points.push_front(Host::at_point(point));
+        }
+        // What happened with the first frame's decision is not in that frame.
+        let after = first.after(Span::from_millis(1));
+        let own = self.entries.front().map_or(after, |entry| entry.at.min(after));
+        for happened in minutes.events.iter().rev().filter(|happened| happened.at < own) {
+            self.entries.push_front(Arc::new(events::of_happened(happened)));
+        }
         self.forget();
     }
 
@@ -160,6 +177,9 @@ impl Past {
 
 #[cfg(test)]
 mod tests {
+    use memtide_api::recent::{Happened, HostPoint};
+    use memtide_engine::EventKind;
+
     use super::*;
     use crate::sample;
 
@@ -186,6 +206,35 @@ mod tests {
         assert_eq!(past.beside(last, Direction::Later), None);
         assert_eq!(past.beside(first, Direction::Earlier), None);
         assert!(past.course(first, last, 80).len() <= 80);
+    }
+
+    #[test]
+    fn what_the_daemon_remembers_comes_before_the_first_frame() {
+        let mut past = past(3, 1);
+        let (first, _) = past.moments().unwrap();
+        let point = |ago| HostPoint { at: first.before(Span::from_secs(ago)), ..HostPoint::default() };
+        let event = |ago, says: &str| Happened {
+            at: first.before(Span::from_secs(ago)),
+            wall: sample::wall(0),
+            kind: EventKind::Order,
+            guest: None,
+            says: says.to_owned(),
+        };
+        let own = past.course(first, first, 10);
+        past.begin(&LastMinutes {
+            points: vec![point(700), point(60), point(0)],
+            events: vec![event(60, "earlier"), event(0, "with the first frame")],
+            ..LastMinutes::default()
+        });
+        let course = past.course(first.before(Span::from_secs(900)), first, 10);
+        assert_eq!(
+            (course.len(), course[0].at),
+            (2, first.before(Span::from_secs(60))),
+            "ten minutes, each point once"
+        );
+        assert_eq!(course[1..], own);
+        let says: Vec<String> = past.log(first, 10).iter().map(|entry| entry.says.clone()).collect();
+        assert_eq!(says, ["earlier", "with the first frame"]);
     }
 
     #[test]

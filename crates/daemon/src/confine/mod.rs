@@ -111,6 +111,12 @@ impl Confinement {
         if self == Self::On { monitors() } else { Applied::new() }
     }
 
+    /// Confines `memtide web` once its port is bound: it connects to Unix sockets, and does nothing else.
+    #[must_use]
+    pub fn web(self) -> Applied {
+        if self == Self::On { web() } else { Applied::new() }
+    }
+
     /// Confines the thread that answers the API. It has its socket, and reaches nothing else.
     #[must_use]
     pub fn api(self) -> Applied {
@@ -144,6 +150,12 @@ fn merger() -> Applied {
 fn tier_maker() -> Applied {
     // seccomp comes last: the other two need system calls that seccomp then denies.
     vec![landlock::tiers_only(), capabilities::keep_none(), seccomp::apply(seccomp::Part::TierMaker)]
+}
+
+#[cfg(feature = "confine")]
+fn web() -> Applied {
+    // seccomp comes last: the other two need system calls that seccomp then denies.
+    vec![landlock::deny_all(), capabilities::keep_none(), seccomp::apply(seccomp::Part::Monitors)]
 }
 
 #[cfg(feature = "confine")]
@@ -199,6 +211,11 @@ fn merger() -> Applied {
 
 #[cfg(not(feature = "confine"))]
 fn tier_maker() -> Applied {
+    Applied::new()
+}
+
+#[cfg(not(feature = "confine"))]
+fn web() -> Applied {
     Applied::new()
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use memtide_model::{Config, Decision, Moment, Outsiders, Record, Span, State, Tick};
 
 use super::Differs;
-use super::event::{self, Event};
+use super::event::{self, Decided, Event};
 use crate::engine::{missed_warning, refusal_warnings};
 use crate::journal::{Cursor, JournalError, Mark};
 use crate::policy::Policy;
@@ -133,7 +133,7 @@ impl Course {
             return None;
         }
         Some(Shown {
-            events: event::of(&step, &before, &running.state, notes),
+            events: event::of(Decided::by(&step), &before, &running.state, notes),
             differs: (!(was_same && agrees && is_same)).then(|| running.differs()),
             version: Arc::clone(&running.version),
             published: (want == Want::All).then(|| running.published(step)),

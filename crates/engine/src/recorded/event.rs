@@ -3,10 +3,12 @@
 use std::fmt;
 
 use memtide_model::{
-    Answer, GuestId, GuestStats, Keeps, Moment, Names, Order, Ordered, State, WallClock, counted,
+    Answer, Bytes, GuestId, GuestStats, Keeps, Moment, Names, Order, Ordered, Plan, Snapshot, State,
+    WallClock, counted,
 };
 use serde::{Deserialize, Serialize};
 
+use crate::board::{LastTick, Published};
 use crate::step::Step;
 
 /// Something that happened with a decision, or shortly before it.
@@ -104,15 +106,62 @@ pub(crate) fn note_of_kill(guest: &str, how: &str) -> String {
     format!("{guest}{IS_GONE}{how}")
 }
 
+/// Of a decision, what events are made of.
+#[derive(Clone, Copy)]
+pub(super) struct Decided<'a> {
+    seen: &'a Snapshot,
+    plan: &'a Plan,
+    answers: &'a [Answer],
+    /// What is free on the host.
+    free: Bytes,
+}
+
+impl<'a> Decided<'a> {
+    pub(super) const fn by(step: &'a Step) -> Self {
+        Self {
+            seen: &step.seen,
+            plan: &step.plan,
+            answers: step.answers.as_slice(),
+            free: step.report.host.free,
+        }
+    }
+
+    const fn at(last: &'a LastTick) -> Self {
+        Self {
+            seen: &last.seen,
+            plan: &last.plan,
+            answers: last.answers.as_slice(),
+            free: last.report.host.free,
+        }
+    }
+}
+
+impl Published {
+    /// What happened with the last decision, in the words of a journal's events. `before` is what was published with the decision before it; without it,
+    /// nobody knows who came and went.
+    #[must_use]
+    pub fn happened(&self, before: Option<&Self>) -> Vec<Event> {
+        let Some(last) = &self.last else { return Vec::new() };
+        let before = before.and_then(|before| before.last.as_ref());
+        let nothing = State::default();
+        of(Decided::at(last), before.map_or(&nothing, |before| &before.state), &last.state, Vec::new())
+    }
+}
+
 /// Gathers the events of one step.
 struct Gathering<'a> {
-    step: &'a Step,
+    step: Decided<'a>,
     names: Names<'a>,
     events: Vec<Event>,
 }
 
-/// The events of a step between two states, and the notes before it.
-pub(super) fn of(step: &Step, before: &State, after: &State, notes: Vec<(Moment, String)>) -> Vec<Event> {
+/// The events of a decision between two states, and the notes before it.
+pub(super) fn of(
+    step: Decided<'_>,
+    before: &State,
+    after: &State,
+    notes: Vec<(Moment, String)>,
+) -> Vec<Event> {
     let ids = step.seen.guests.iter().map(|guest| &guest.id).chain(before.guests.keys());
     let mut gathering = Gathering { step, names: Names::of(ids), events: Vec::new() };
     gathering.notes(notes);
@@ -169,7 +218,7 @@ impl Gathering<'_> {
     }
 
     fn host(&mut self, before: &State, after: &State) {
-        let (was, now, free) = (before.host, after.host, self.step.report.host.free);
+        let (was, now, free) = (before.host, after.host, self.step.free);
         if was != now {
             self.push(EventKind::Host, None, format!("the host went from {was} to {now}, with {free} free"));
         }

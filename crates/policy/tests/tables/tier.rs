@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::common::{but, guest, mib, snapshot};
-use memtide_model::{Agent, AgentMemory, Commitment, Deed, Moment, Reading, Share, Span, Tier, TierOrder, TierState};
+use memtide_model::{
+    Agent, AgentMemory, Commitment, Deed, Moment, Reading, Share, Span, Tier, TierOrder, TierState,
+};
 
 /// A guest of 1 GiB whose programs hold 600 MiB of its 650, with an agent that swaps to this tier; and one of 600 MiB that uses 590 MiB and stalls. The host has
 /// `spare` MiB beyond what they hold.

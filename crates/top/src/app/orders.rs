@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use memtide_api::orders::{self, Values};
 use memtide_api::view::Wanted;
-use memtide_model::Mode;
 
 use crate::frame::{Frame, Row};
 
@@ -81,37 +81,17 @@ impl What {
     /// What will happen to this guest, in sentences.
     #[must_use]
     pub fn in_words(self, row: &Row, frame: &Frame) -> String {
-        let (name, actual, full) = (&row.shown, row.actual, row.full);
-        let says = match self {
-            Self::Hold(Wanted::Hold) => {
-                format!(
-                    "{name} keeps its present {actual} of {full}. memtide neither takes memory from it nor gives it any until you resume it."
-                )
-            }
-            Self::Hold(Wanted::Release) => {
-                format!(
-                    "{name} keeps {actual} now, and gets its limit as soon as the host has room. Other guests may have to give memory for it. memtide then leaves {name} alone until you resume it."
-                )
-            }
-            Self::Hold(Wanted::Resume) => {
-                let needs = row.needs.map_or_else(String::new, |needs| format!(", needs {needs}"));
-                format!(
-                    "memtide manages {name} again: it keeps {actual}{needs}, and its fair share is {}.",
-                    row.entitlement
-                )
-            }
-            Self::Reclaim => {
-                format!(
-                    "The agent in {name} drops page cache, and its balloon takes free memory. Page cache that is read again then comes from the disk."
-                )
-            }
+        let order = match self {
+            Self::Hold(wanted) => Some(wanted),
+            Self::Reclaim => None,
         };
-        match (frame.mode, self) {
-            (Mode::Observe, Self::Reclaim) => format!("{says} This memtide only observes, and will refuse."),
-            (Mode::Observe, _) => format!(
-                "{says} This memtide only observes: it remembers the order, and changes nothing until it manages."
-            ),
-            (Mode::Manage, _) => says,
-        }
+        let values = Values {
+            name: &row.shown,
+            actual: row.actual,
+            full: row.full,
+            needs: row.needs,
+            share: row.entitlement,
+        };
+        orders::in_words(order, frame.mode, &values)
     }
 }
