@@ -45,6 +45,14 @@ pub const fn cost_class(part: CostPart) -> &'static str {
     }
 }
 
+/// The name of a part of the host in the daemon's JSON. Those of the other parts are their keys.
+const fn host_key(part: HostPart) -> &'static str {
+    match part {
+        HostPart::Guests => "footprints",
+        HostPart::Torn | HostPart::Other | HostPart::Free | HostPart::Reserve => part.key(),
+    }
+}
+
 /// The style that this page and a report have in common.
 pub const BASE: &str = include_str!("../page/base.css");
 
@@ -67,7 +75,7 @@ pub fn names() -> String {
     let part = |key: &str, class: &str, name: &str, short: &str| json!({ "key": key, "class": class, "name": name, "short": short });
     let size = SizePart::ALL.map(|it| part(it.key(), size_class(it), it.name(), it.short()));
     let cost = CostPart::ALL.map(|it| part(it.key(), cost_class(it), it.name(), it.name()));
-    let host = HostPart::ALL.map(|it| part(it.key(), host_class(it), it.name(), it.name()));
+    let host = HostPart::ALL.map(|it| part(host_key(it), host_class(it), it.name(), it.name()));
     let orders = json!({
         "hold": orders::HOLD,
         "release": orders::RELEASE,
@@ -104,8 +112,8 @@ mod tests {
         let size = serde_json::to_value(SizeParts::default()).unwrap();
         let cost = serde_json::to_value(CostParts::default()).unwrap();
         let host = serde_json::to_value(HostReport::default()).unwrap();
-        assert!(SizePart::ALL.iter().all(|part| size.get(size_key(*part)).is_some()));
-        assert!(CostPart::ALL.iter().all(|part| cost.get(cost_key(*part)).is_some()));
+        assert!(SizePart::ALL.iter().all(|part| size.get(part.key()).is_some()));
+        assert!(CostPart::ALL.iter().all(|part| cost.get(part.key()).is_some()));
         assert!(HostPart::ALL.iter().all(|part| host.get(host_key(*part)).is_some()));
         assert!(style().contains(&format!(".s-used{{fill:{}", SizePart::Used.colour())));
         assert!(names().contains("\"key\":\"needed_cache\",\"name\":\"page cache that it needs\""));
