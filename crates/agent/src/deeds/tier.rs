@@ -552,7 +552,7 @@ mod tests {
         let (tree, done) =
             work(Tree::in_use(524_280), |tools, tier| page_out(tools, tier, Bytes::from_mib(9)));
         assert!(done.is_ok() && tree.read("sys/fs/cgroup/memory.reclaim").starts_with("4096 "));
-        let mut page_out = |used| work(Tree::in_use(used), |tools, tier| page_out(tools, tier, PIECE)).1;
+        let page_out = |used| work(Tree::in_use(used), |tools, tier| page_out(tools, tier, PIECE)).1;
         assert!(page_out(524_284).unwrap_err().contains("full"));
         let (_, refused) = work(Tree::new(), |tools, tier| super::page_out(tools, tier, PIECE));
         assert!(refused.unwrap_err().contains("no tier"));

@@ -170,6 +170,7 @@ pub(super) fn look(root: &Root) -> HostFacts {
         min_free: vm("min_free_kbytes").map(Bytes::from_kib),
         swaps: swaps(root),
         zswap: text(&root.sys("module/zswap/parameters/enabled")).is_ok_and(|text| text.trim() == "Y"),
+        thp: thp(root),
         torn: Meminfo::read(root).ok().and_then(|meminfo| meminfo.torn()),
         cannot_split: cannot_split(),
         zram: root.sys("class/zram-control").is_dir(),
