@@ -73,7 +73,8 @@ pub fn ask(
             }
         };
         let Some((deed, bytes, reason)) = asked else { continue };
-        let takes = taken.map(Takes::Cache);
+        // What its agent is asked for first may be something else.
+        let takes = taken.filter(|_| matches!(deed, Deed::Trim(_))).map(Takes::Cache);
         let expects = (!bytes.is_zero()).then_some(Yield { bytes, within: SAID_AFTER });
         let action = Action::of(guest.seen.id.clone(), Request::Agent(deed), reason);
         actions.push(Action { expects, takes, ..action });
