@@ -9,13 +9,13 @@ use std::sync::Arc;
 use memtide_model::{Bytes, Span};
 
 use crate::counters::Counters;
+use crate::device::Device;
 use crate::file::Reading;
 use crate::limits::{Budget, Marks};
 use crate::pools::Pools;
 use crate::program::{KILLED_AFTER, Running};
 use crate::random::Random;
 use crate::spec::{Course, Kernel, Spec};
-use crate::tier::Device;
 
 /// The length of a step while memory is short, in milliseconds.
 const SHORT: u64 = 100;

@@ -18,6 +18,7 @@
 mod agent;
 mod balloon;
 mod counters;
+mod device;
 mod file;
 mod guest;
 mod limits;

@@ -14,6 +14,7 @@
 
 use memtide_model::{Bytes, Tier};
 
+use crate::device::{COMPRESSES, Content, Device};
 use crate::guest::Guest;
 use crate::limits::Budget;
 use crate::program::Running;
@@ -24,42 +25,6 @@ const READS: u64 = 4_096 * 10_000;
 /// What a CPU compresses and decompresses in a microsecond, in bytes.
 const COMPRESSED: u64 = 3_758;
 const DECOMPRESSED: u64 = 1_288;
-/// A program whose memory compresses less than this, in thousandths, counts as incompressible: 4/3.
-const COMPRESSES: u64 = 1_333;
-
-/// The device.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Device {
-    size: u64,
-    limit: u64,
-    /// Whether the guest swaps to it.
-    used: bool,
-    /// All that was read back.
-    read: u64,
-    /// What a reset left in it.
-    left: Content,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Content {
-    stored: u64,
-    held: u64,
-    incompressible: u64,
-}
-
-impl Content {
-    fn add(&mut self, stored: u64, compresses: u64) {
-        let is_bad = compresses < COMPRESSES;
-        self.stored += stored;
-        self.held += takes(stored, compresses);
-        self.incompressible += if is_bad { stored } else { 0 };
-    }
-}
-
-/// The host's memory for `stored` bytes that compress to one part in `compresses` thousandths.
-fn takes(stored: u64, compresses: u64) -> u64 {
-    if compresses < COMPRESSES { stored } else { stored * 1_000 / compresses }
-}
 
 /// What the host attached, seen from the host.
 impl Guest {

@@ -263,6 +263,22 @@ impl Reason {
     pub const fn only_stops(&self) -> bool {
         matches!(self, Self::StuckAt { .. } | Self::Held { .. })
     }
+
+    /// The reasons about compressed tiers.
+    fn of_tier(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ToTier { anon, wanted } => {
+                write!(
+                    f,
+                    "its programs hold {anon}, the coldest of it can be compressed; {wanted} needed elsewhere"
+                )
+            }
+            Self::CompressesBadly { stored, held } => {
+                write!(f, "more than half of the {stored} in its tier does not compress: it takes {held}")
+            }
+            _ => f.write_str("nobody needs the memory that its tier saves any more"),
+        }
+    }
 }
 
 impl fmt::Display for Reason {
@@ -328,16 +344,7 @@ impl fmt::Display for Reason {
             Self::TmpfsShort { free, wanted, node: None } => {
                 write!(f, "the tmpfs of its memory file has {free} free; its guests need {wanted}")
             }
-            Self::ToTier { anon, wanted } => {
-                write!(
-                    f,
-                    "its programs hold {anon}, the coldest of it can be compressed; {wanted} needed elsewhere"
-                )
-            }
-            Self::CompressesBadly { stored, held } => {
-                write!(f, "more than half of the {stored} in its tier does not compress: it takes {held}")
-            }
-            Self::TierUnwanted => f.write_str("nobody needs the memory that its tier saves any more"),
+            Self::ToTier { .. } | Self::CompressesBadly { .. } | Self::TierUnwanted => self.of_tier(f),
             Self::Ksm(reason) => reason.fmt(f),
             Self::CacheLimit => f.write_str("its class limits page cache"),
             Self::Ordered => f.write_str("ordered by the operator"),

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use memtide_model::{Action, Bytes, Deed, Moment, Ordered, Reason, Request, Snapshot, Takes, Yield};
 
-use super::{Trim, reporting, tier};
+use super::{Trim, reporting};
 
 use crate::belief::guest::Guest;
 use crate::belief::scene::Scene;
@@ -56,9 +56,8 @@ pub fn ask(
     seen: &Snapshot,
     guests: &[Guest<'_>],
     trims: &[Trim],
-    page_outs: &BTreeMap<usize, Bytes>,
+    for_tiers: &BTreeMap<usize, (Deed, Bytes, Reason)>,
 ) -> Vec<Action> {
-    let mut room = scene.ledger.calm;
     let chosen: BTreeMap<usize, &Trim> = trims.iter().map(|trim| (trim.index, trim)).collect();
     let is_trim = |ordered| if let Ordered::Trim(bytes) = ordered { Some(bytes) } else { None };
     let ordered = orders::ordered(seen, guests, is_trim);
@@ -68,8 +67,8 @@ pub fn ask(
         let (asked, taken) = match ordered.get(&index) {
             Some(bytes) => (ordered_trim(guest, *bytes), None),
             None => {
-                let page_out = page_outs.get(&index).copied();
-                (request(guest, chosen, page_out, &mut room, scene), chosen.and_then(|trim| trim.taken))
+                let for_tier = for_tiers.get(&index).copied();
+                (request(guest, chosen, for_tier, scene), chosen.and_then(|trim| trim.taken))
             }
         };
         let Some((deed, bytes, reason)) = asked else { continue };
@@ -93,8 +92,7 @@ fn ordered_trim(guest: &Guest<'_>, bytes: Bytes) -> Option<(Deed, Bytes, Reason)
 fn request(
     guest: &Guest<'_>,
     chosen: Option<&Trim>,
-    page_out: Option<Bytes>,
-    room: &mut Bytes,
+    for_tier: Option<(Deed, Bytes, Reason)>,
     scene: &Scene,
 ) -> Option<(Deed, Bytes, Reason)> {
     let (wanted, now) = (scene.wanted(), scene.now);
@@ -109,12 +107,10 @@ fn request(
     if !guest.is_free() {
         return None;
     }
-    if let Some(setting) = tier::setting(guest, agent, room, now) {
-        return Some(setting);
-    }
-    if let Some(bytes) = page_out.filter(|_| chosen.is_none()) {
-        let reason = Reason::ToTier { anon: agent.memory.anon, wanted };
-        return Some((Deed::PageOut(bytes), bytes, reason));
+    // Cold page cache comes before cold memory of programs.
+    let is_page_out = |asked: &(Deed, Bytes, Reason)| matches!(asked.0, Deed::PageOut(_));
+    if let Some(asked) = for_tier.filter(|asked| chosen.is_none() || !is_page_out(asked)) {
+        return Some(asked);
     }
     if guest.next.agent.back_off.lasts(now) {
         return None;

@@ -200,8 +200,8 @@ pub fn plan(beliefs: &mut Beliefs<'_>, bound: &[Bound]) -> Plan {
         wishes = given.wishes;
         fetch::fetch(scene, seen, guests, &mut wishes);
         probe::hold_back(guests, &mut wishes);
-        let page_outs = tier::choose(scene, guests, given.beyond_free, &cheap);
-        cheap.extend(agent::ask(scene, seen, guests, &given.trims, &page_outs));
+        let for_tiers = tier::choose(scene, guests, given.beyond_free, &cheap);
+        cheap.extend(agent::ask(scene, seen, guests, &given.trims, &for_tiers));
     }
     phases::order(beliefs, bound, cheap, wishes)
 }

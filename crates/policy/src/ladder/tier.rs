@@ -117,7 +117,10 @@ fn order(guest: &Guest<'_>, is_wanted: bool, makes_tiers: bool, now: Moment) -> 
         .then_some((TierOrder::Limit(tier.held.saturating_add(TIER_LEAST)), Reason::TierUnwanted))
 }
 
-/// The memory that guests write to their tiers now, of what is `wanted` beyond idle memory; the cheapest first. A guest whose limit grows with one of the
+/// What a guest's agent is asked for: the deed, the bytes that should come of it, and why.
+pub type Asked = (Deed, Bytes, Reason);
+
+/// What agents do with their guests' tiers now. Some write a piece, of what is `wanted` beyond idle memory; the cheapest first. A guest whose limit grows with one of the
 /// `orders` of this plan waits for it: it would be watched for a small piece.
 #[must_use]
 pub fn choose(
@@ -125,10 +128,10 @@ pub fn choose(
     guests: &[Guest<'_>],
     wanted: Bytes,
     orders: &[Action],
-) -> BTreeMap<usize, Bytes> {
+) -> BTreeMap<usize, Asked> {
     let promised = Bytes::sum(guests.iter().map(|guest| agent::returning(guest, scene.now)));
     let mut wanted = wanted.saturating_sub(promised);
-    let mut able: Vec<(u64, usize, Bytes)> = Vec::new();
+    let mut able: Vec<(u64, usize, Bytes, Bytes)> = Vec::new();
     for (index, guest) in guests.iter().enumerate().filter(|(_, guest)| may_write(guest, scene.now)) {
         let (Some(agent), Some(tier)) = (guest.seen.told.agent.fresh(), guest.seen.cost.tier.fresh()) else {
             continue;
@@ -138,29 +141,31 @@ pub fn choose(
             action.guest() == Some(&guest.seen.id) && matches!(action.request, Request::Tier(_))
         });
         if piece >= LEAST_STEP && !waits && !agent.memory.tier_total.is_zero() {
-            able.push((activity::loses(&guest.next.activity), index, piece));
+            able.push((activity::loses(&guest.next.activity), index, piece, agent.memory.anon));
         }
     }
     able.sort_unstable();
     let mut chosen = BTreeMap::new();
-    for (_, index, piece) in able {
+    for (_, index, piece, anon) in able {
         if wanted.is_zero() {
             break;
         }
-        chosen.insert(index, piece);
+        chosen.insert(index, (Deed::PageOut(piece), piece, Reason::ToTier { anon, wanted: scene.wanted() }));
         wanted = wanted.saturating_sub(piece);
+    }
+    let mut room = scene.ledger.calm;
+    for (index, guest) in guests.iter().enumerate().filter(|(_, guest)| guest.is_free()) {
+        if let Some(asked) =
+            guest.seen.told.agent.fresh().and_then(|agent| setting(guest, agent, &mut room, scene.now))
+        {
+            chosen.insert(index, asked);
+        }
     }
     chosen
 }
 
 /// What a guest's agent does with its tier, besides writing to it. The memory that the host spends on what is read back is taken from `room`.
-#[must_use]
-pub fn setting(
-    guest: &Guest<'_>,
-    agent: &Agent,
-    room: &mut Bytes,
-    now: Moment,
-) -> Option<(Deed, Bytes, Reason)> {
+fn setting(guest: &Guest<'_>, agent: &Agent, room: &mut Bytes, now: Moment) -> Option<Asked> {
     let tier = guest.seen.cost.tier.fresh()?;
     if guest.next.tier.back_off.lasts(now) {
         return None;

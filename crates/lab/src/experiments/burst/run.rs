@@ -46,7 +46,7 @@ const HEAP: Duration = Duration::from_secs(120);
 const MOST_MIB: u64 = 2048;
 /// The part of the host that can be used, in percent: memtide keeps a reserve of 5 %.
 const USABLE: u64 = 95;
-/// The part of a cold heap, in percent, that each guest at rest must give for the burst of another one. Compression gives twice as much.
+/// The part of a cold heap, in percent, that each guest at rest must give to another one that bursts. Compression gives twice as much.
 const MUST_GIVE: u64 = 30;
 
 pub(super) const fn rounds(effort: Effort) -> usize {

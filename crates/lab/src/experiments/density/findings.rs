@@ -4,9 +4,10 @@ use memtide_model::Bytes;
 use serde_json::json;
 
 use super::DensityResult;
+use super::alone::COLD_RATIO;
 use super::case::{By, Case, Peaks};
 use super::job::Job;
-use super::setting::{COLD_RATIO, Setting};
+use super::setting::Setting;
 use crate::error::LabError;
 use crate::experiments::experiment::{ArmSeen, Findings, Seen};
 use crate::output::plot::bars::{self, Bar, Bars};

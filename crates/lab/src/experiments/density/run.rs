@@ -12,9 +12,10 @@ use memtide_load::helper::wire::Ask;
 use memtide_model::Bytes;
 
 use super::Scale;
+use super::alone::COLD_RATIO;
 use super::case::{Case, Peaks};
 use super::guest::guest;
-use super::setting::{COLD_RATIO, Setting};
+use super::setting::Setting;
 use super::{DensityResult, Step};
 use crate::error::LabError;
 use crate::experiments::experiment::{Repetition, Seen};

@@ -13,8 +13,6 @@ use crate::guest::disk::Disk;
 use crate::machine::lab::Run;
 use crate::work::turn::{self, Load};
 
-/// How far a cold heap compresses with LZO: as measured heaps.
-pub(super) const COLD_RATIO: &str = "2.5";
 /// The capacity in tenths of the peak of one guest.
 const CAPACITY_TENTHS: u64 = 35;
 /// An ample host for one guest, as a multiple of its memory.
