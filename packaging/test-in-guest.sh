@@ -190,6 +190,7 @@ in_guest() {
   check "the socket of the helper that reclaims is active" is_active memtide-reclaim.socket
   check "the socket of the helper that splits is active" is_active memtide-split.socket
   check "the socket of the helper that sets KSM is active" is_active memtide-ksm.socket
+  check "the socket of the helper that makes tiers is active" is_active memtide-tier.socket
   check "the socket of the helper that asks about sockets is active" is_active memtide-knocks.socket
   check "only root may use the helpers' sockets" test "$(stat -c %a /run/memtide-{journal,reclaim,split,ksm,tier,knocks}.sock | sort -u)" = 600
   ksm_found=$(cat /sys/kernel/mm/ksm/{run,pages_to_scan,sleep_millisecs} | xargs)
@@ -270,7 +271,7 @@ in_guest() {
   check "the service goes on" is_active memtide.service
   sed -i 's/^mode = .*/mode = "manage"/' /etc/memtide/memtide.toml
   sed -i 's/^#ksm = .*/ksm = { mode = "govern", cpu = "full" }/' /etc/memtide/memtide.toml
-  printf '\n[class.small]\nmatch = ["uml-*"]\nlimit = "96 MiB"\n\n[class.of-libvirt]\nmatch = ["of-*"]\nlimit = "128 MiB"\n\n[class.shares]\nmatch = ["inner"]\nshare = true\n' >>/etc/memtide/memtide.toml
+  printf '\n[class.small]\nmatch = ["uml-*"]\nlimit = "96 MiB"\n\n[class.of-libvirt]\nmatch = ["of-*"]\nlimit = "128 MiB"\n\n[class.shares]\nmatch = ["inner"]\nshare = true\ntier = "25%%"\n' >>/etc/memtide/memtide.toml
   before=$(uml_blocks)
   check "a reload takes a right one" systemctl reload memtide.service
   check "it manages" until_true says "managing" memtide status
@@ -299,6 +300,8 @@ in_guest() {
   check "systemd has started the helper that splits" until_true has_helper split
   check "this helper may call memory of other processes cold" until_true says "helper split: calls memory cold only" memtide status
   check "systemd has started the helper that sets KSM" until_true has_helper ksm
+  check "systemd has started the helper that makes tiers" until_true has_helper tier
+  check "this helper may make devices" until_true says "helper tier: makes swap in compressed memory only" memtide status
   check "systemd has started the helper that asks about sockets" until_true has_helper knocks
   check "the kernel tells this helper who waits" until_true says "helper knocks: asks the kernel about sockets only" memtide status
   check "it reads the guest again" until_true says "allocation stalls" memtide explain inner
@@ -349,6 +352,11 @@ in_guest() {
   check "the helper that sets KSM cannot write to cgroups" read_only "$unit" "$CGROUPS/$INNER/memory.reclaim"
   check "the helper that sets KSM has no capability" test "$(status_of "$unit" CapEff)" = 0000000000000000
   check "the helper that sets KSM filters system calls" test "$(status_of "$unit" Seccomp)" = 2
+  unit=$(helper_unit tier)
+  check "the helper that makes tiers can write to block devices without hardware" writable "$unit" /sys/devices/virtual/block/zram0/mem_limit
+  check "the helper that makes tiers cannot write elsewhere in /sys" read_only "$unit" /sys/kernel/mm/ksm/run
+  check "the helper that makes tiers has no capability" test "$(status_of "$unit" CapEff)" = 0000000000000000
+  check "the helper that makes tiers filters system calls" test "$(status_of "$unit" Seccomp)" = 2
   unit=$(helper_unit knocks)
   check "the helper that asks about sockets cannot write to /sys" read_only "$unit" /sys/kernel/mm/ksm/run
   check "the helper that asks about sockets cannot write to cgroups" read_only "$unit" "$CGROUPS/$INNER/memory.reclaim"
@@ -392,6 +400,7 @@ in_guest() {
   check "the helper that reclaims ends with the service" until_true not has_helper reclaim
   check "the helper that splits ends with the service" until_true not has_helper split
   check "the helper that sets KSM ends with the service" until_true not has_helper ksm
+  check "the helper that makes tiers ends with the service" until_true not has_helper tier
   check "the helper that asks about sockets ends with the service" until_true not has_helper knocks
   check "the period of statistics of libvirt's guest is as it was found" has_stats_period ""
   check "KSM is as it was found" test "$(cat /sys/kernel/mm/ksm/{run,pages_to_scan,sleep_millisecs} | xargs)" = "$ksm_found"
@@ -504,11 +513,11 @@ initrd() {
   chmod +x "$dir/init"
   (cd "$dir" && find . | cpio -o -H newc --quiet | gzip -1) >"$scratch/$name"
 }
-# unix_diag: a host has it among its modules, and loads it when somebody asks.
-initrd outer virtio_blk virtio_console unix_diag <<'END'
+# unix_diag and zram: a host has them among its modules, and loads them when somebody asks.
+initrd outer virtio_blk virtio_console unix_diag lz4_compress lz4hc_compress zsmalloc zram <<'END'
 #!/bin/busybox sh
 /bin/busybox mount -t devtmpfs dev /dev
-for module in virtio_blk virtio_console unix_diag; do
+for module in virtio_blk virtio_console unix_diag lz4_compress lz4hc_compress zsmalloc zram; do
   [ ! -e /$module.ko ] || /bin/busybox insmod /$module.ko
 done
 /bin/busybox mount -t ext4 /dev/vda /root
