@@ -66,6 +66,7 @@ limit = "512 MiB"
 squeeze = false
 cache = "10%"
 cache_limit = "40%"
+tier = "50%"
 share = true
 manage = false
 "#;

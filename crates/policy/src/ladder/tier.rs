@@ -18,7 +18,7 @@
 use std::collections::BTreeMap;
 
 use memtide_model::{
-    Action, Agent, BackOff, Bytes, Commitment, Deed, Moment, PAGE_4K, Reason, Request, Tier, TierOrder,
+    Action, Agent, BackOff, Bytes, Commitment, Deed, Moment, PAGE_4K, Reason, Request, Span, Tier, TierOrder,
 };
 
 use super::agent;
@@ -150,8 +150,10 @@ pub fn choose(
         if wanted.is_zero() {
             break;
         }
-        chosen.insert(index, (Deed::PageOut(piece), piece, Reason::ToTier { anon, wanted: scene.wanted() }));
-        wanted = wanted.saturating_sub(piece);
+        // The tier takes a part of it.
+        let gain = piece.mul_div(1, 2);
+        chosen.insert(index, (Deed::PageOut(piece), gain, Reason::ToTier { anon, wanted: scene.wanted() }));
+        wanted = wanted.saturating_sub(gain);
     }
     let mut room = scene.ledger.calm;
     for (index, guest) in guests.iter().enumerate().filter(|(_, guest)| guest.is_free()) {
@@ -191,7 +193,7 @@ fn ends(guest: &Guest<'_>, tier: &Tier, now: Moment) -> Option<Reason> {
     // An empty one stays, ready for the next who needs it.
     let is_unwanted =
         tier.stored >= TIER_LEAST && state.wanted_at.is_none_or(|at| now.since(at) >= TIER_UNWANTED);
-    if state.vain.lasts(now) {
+    if state.vain.lasts(now) && tier.compresses_badly() {
         return Some(Reason::CompressesBadly { stored: tier.stored, held: tier.held });
     }
     (is_unwanted || guest.class.tier.is_none()).then_some(Reason::TierUnwanted)
@@ -214,9 +216,11 @@ fn may_write(guest: &Guest<'_>, now: Moment) -> bool {
 /// The next piece that a guest could write: an eighth of what its programs hold.
 fn next_piece(guest: &Guest<'_>, agent: &Agent, tier: &Tier) -> Bytes {
     let part = agent.memory.anon.mul_div(1, 8).max(TIER_LEAST);
+    // After memory in use was written, the next piece is small.
+    let most_of_all = if guest.next.tier.back_off.span == Span::ZERO { TIER_PIECE } else { TIER_LEAST };
     let most = agent.memory.anon.saturating_sub(TIER_LEAST);
     let allowed = allowance(guest).saturating_sub(tier.stored).min(agent.memory.tier_free);
-    TIER_PIECE.min(part).min(most).min(allowed)
+    most_of_all.min(part).min(most).min(allowed)
 }
 
 /// The most of a guest's memory that may lie in its tier.

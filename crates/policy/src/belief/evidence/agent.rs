@@ -16,8 +16,8 @@ use super::Evidence;
 
 impl Evidence {
     /// The evidence of `balloon` with that of the `agent`, whose report came `elapsed` after the counters and the time of stalls for disks (in microseconds) in `before`. Its refaults replace
-    /// those that the balloon's scans stand for; without a new report there are none. What a guest with a tier reads back from it counts only if tasks
-    /// stall.
+    /// those that the balloon's scans stand for; without a new report there are none. What a guest with a tier reads back from it counts once it costs a tenth
+    /// of a CPU: 100 µs for each page.
     #[must_use]
     pub fn with_agent(
         self,
@@ -34,14 +34,14 @@ impl Evidence {
             Self { shows_stalls: true, shows_refaults: true, refaults: false, scanned: Bytes::ZERO, ..told };
         let (Some((before, waited)), millis @ 1..) = (before, elapsed.as_millis()) else { return heard };
         let now = &agent.counters;
-        let swap = |of: [Bytes; 2]| if has_tier { Bytes::ZERO } else { Bytes::sum(of) };
+        let unless_tier = |bytes| if has_tier { Bytes::ZERO } else { bytes };
         let working_set = |counters: &AgentCounters| {
-            let swapped = swap([counters.activations_anon, counters.swapped_in]);
-            counters.activations_file.saturating_add(swapped)
+            let activations = unless_tier(counters.activations_anon);
+            Bytes::sum([counters.activations_file, activations, counters.swapped_in])
         };
         let all = |counters: &AgentCounters| {
-            let swapped = swap([counters.refaults_anon, counters.swapped_in]);
-            counters.refaults_file.saturating_add(swapped)
+            let swapped = counters.refaults_anon.saturating_add(counters.swapped_in);
+            counters.refaults_file.saturating_add(unless_tier(swapped))
         };
         let rate = |of: &dyn Fn(&AgentCounters) -> Bytes| {
             Bytes::new(of(now).saturating_sub(of(before)).get().saturating_mul(1000) / millis)
@@ -101,5 +101,19 @@ mod tests {
         assert!(reclaims.with_agent(None, &agent(before), false, second).is_stalled());
         let trims = Agent { trims: true, ..agent(before) };
         assert!(!reclaims.with_agent(None, &trims, false, second).is_stalled(), "it may be the trim");
+    }
+
+    #[test]
+    fn what_a_tier_gives_back_counts_by_its_cost() {
+        let (second, none) = (Span::from_secs(1), AgentCounters::default());
+        let balloon = Evidence::of_balloon(None, &Default::default(), second, true);
+        let heard = |mib| {
+            let back = Bytes::from_mib(mib);
+            let counters =
+                AgentCounters { swapped_in: back, refaults_anon: back, activations_anon: back, ..none };
+            let agent = Agent { counters, counts_refaults: true, ..Agent::default() };
+            balloon.with_agent(Some((&none, 0)), &agent, true, second).refaults
+        };
+        assert_eq!([3, 4].map(heard), [false, true]);
     }
 }
