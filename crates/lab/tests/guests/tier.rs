@@ -9,7 +9,7 @@ use memtide_lab::work::exercise::load;
 use memtide_load::exerciser::report::Summary;
 use memtide_model::Tier;
 
-use crate::{JOB, mib, prepare, reporting, say, start_in, unhurt};
+use crate::{JOB, mib, prepare, reporting, say, start, start_in, unhurt};
 
 /// The tier of a guest, if it has one.
 fn tier_of(daemon: &Daemon, guest: &Guest) -> Option<Tier> {
@@ -62,4 +62,28 @@ pub fn cold_memory_goes_to_a_tier_and_every_byte_comes_back() {
     .unwrap();
     daemon.stop().unwrap();
     assert_eq!(host.oom_kills().unwrap(), 0);
+}
+
+pub fn a_guest_without_a_port_gets_no_tier_and_no_device_stays() {
+    crate::needs_zram();
+    let run = prepare("test-tier-port");
+    let guests = start(&run, [reporting("tier-portless", mib(512), true).agent(true)]);
+    let guest = &guests[0];
+    let config = "mode = \"manage\"\nbudget = \"2 GiB\"\ndiscover = [\"tier-portless\"]\n\
+                  commitment = \"elastic\"\n[class.default]\ntier = \"50%\"\n";
+    let daemon = Daemon::start(run.path(), config).unwrap();
+    let heap = guest.begin(load("--size 128M --content heap --seed 5 --passes 0 --hold 60s")).unwrap();
+    until("a refusal", JOB, || {
+        let explained = daemon.command(&["explain", "tier-portless"])?;
+        Ok((explained.contains("attach a tier") && explained.contains("failed: refused")).then_some(()))
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{}", daemon.command(&["explain", "tier-portless"]).unwrap()));
+    say(&daemon.command(&["explain", "tier-portless"]).unwrap());
+    until("no device", JOB, || {
+        Ok(noted(&Root::system()).iter().all(|noted| noted.pid != guest.pid()).then_some(()))
+    })
+    .unwrap();
+    guest.finish::<Summary>(heap, "keeping a heap", JOB).unwrap();
+    unhurt(guest);
+    daemon.stop().unwrap();
 }

@@ -150,10 +150,8 @@ pub fn choose(
         if wanted.is_zero() {
             break;
         }
-        // The tier takes a part of it.
-        let gain = piece.mul_div(1, 2);
-        chosen.insert(index, (Deed::PageOut(piece), gain, Reason::ToTier { anon, wanted: scene.wanted() }));
-        wanted = wanted.saturating_sub(gain);
+        chosen.insert(index, (Deed::PageOut(piece), piece, Reason::ToTier { anon, wanted: scene.wanted() }));
+        wanted = wanted.saturating_sub(piece);
     }
     let mut room = scene.ledger.calm;
     for (index, guest) in guests.iter().enumerate().filter(|(_, guest)| guest.is_free()) {
