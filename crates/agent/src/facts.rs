@@ -137,6 +137,15 @@ impl Facts {
         swaps.parse(&mut self.scratch, |text| Ok(parse_swaps(text)))
     }
 
+    /// Swapped memory that is in memory as well.
+    ///
+    /// # Errors
+    /// If meminfo cannot be read.
+    pub fn swap_cached(&mut self) -> Result<Bytes, HostError> {
+        let kib = |text: &str| Ok(number(text, "SwapCached:").unwrap_or(0));
+        self.meminfo.parse(&mut self.scratch, kib).map(Bytes::from_kib)
+    }
+
     /// The host's tier, if the guest swaps to it.
     ///
     /// # Errors

@@ -163,7 +163,7 @@ pub struct Hello {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
     /// Trim: page cache and slab that became free. Compact: free memory that is new in blocks that reporting returns. Small pieces: free memory that
-    /// reporting returns from now on. Page-out: memory that was swapped out. Tier: its size in use, or what was read back.
+    /// reporting returns from now on. Page-out: memory that came into the tier. Tier: its size in use, or what was read back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<Bytes>,
     /// The means that was used.

@@ -4,6 +4,9 @@
 //! of the guest, at least 100. While the guest swaps to it, the host may have the coldest memory of programs written there, a piece at a time. That ends if
 //! refaults show that memory in use is written. The tier is let go only if everything in it fits into the guest's available memory.
 //!
+//! **A host without room.** Writes to the device then fail, and the kernel tries one page after the other without an end. That shows in its counters: it
+//! swaps out more than it was asked for, and no signal ends it. Then the agent leaves the tier, which does end it.
+//!
 //! **Time.** An answer comes within ten seconds. Reading back can take longer, and nothing can stop the kernel within one program's memory. So the
 //! kernel goes on, the answer says how much is left, and the next request waits for the same end.
 //!
@@ -149,7 +152,8 @@ pub fn leave_tier(tools: &mut Tools<'_>, tier: &TierUse) -> Result<Done, Refused
     let end = match returning.take() {
         Some(end) => end,
         None => {
-            let (needs, has) = (before.used.saturating_add(SPARE), tools.facts.memory()?.available);
+            let needs = only_in(tools, &before)?.saturating_add(SPARE);
+            let has = tools.facts.memory()?.available;
             if has < needs {
                 let why = format!("reading the tier back needs {needs} of available memory; there are {has}");
                 return Err(Refused::NotNow(why));
@@ -202,22 +206,24 @@ pub fn page_out(tools: &mut Tools<'_>, tier: &TierUse, bytes: Bytes) -> Result<D
     let used = tools.facts.tier()?.filter(|_| !is_returning);
     let used = used.ok_or_else(|| Refused::NotNow("the guest swaps to no tier".to_owned()))?;
     let (files, swappiness) = anonymous(tools.root)?;
-    let before = tools.facts.report()?;
     let most = bytes.min(used.total.saturating_sub(used.used));
     if most.is_zero() {
         return Err(Refused::NotNow("the tier is full".to_owned()));
     }
+    let (before, stored) = (tools.facts.report()?.counters, only_in(tools, &used)?);
     let mut written = Bytes::ZERO;
     for file in &files.paths {
         while written < most && begun.elapsed() < LONGEST {
             let piece = most.saturating_sub(written).min(PIECE);
-            let result = command(file, &format!("{} swappiness={swappiness}", piece.get()));
-            let after = tools.facts.report()?;
-            let so_far = after.counters.swapped_out.saturating_sub(before.counters.swapped_out);
+            let line = format!("{} swappiness={swappiness}", piece.get());
+            let outcome = reclaim_piece(tools, tier, file, &line, piece)?;
+            let Some(now) = tools.facts.tier()? else { break };
+            let so_far = only_in(tools, &now)?.saturating_sub(stored);
             let step = so_far.saturating_sub(written);
             written = so_far;
-            let refaults = after.counters.refaults_anon.saturating_sub(before.counters.refaults_anon);
-            match next(Written { piece, step, so_far, refaults, outcome: outcome(&result) }) {
+            let counters = tools.facts.report()?.counters;
+            let refaults = counters.refaults_anon.saturating_sub(before.refaults_anon);
+            match next(Written { piece, step, so_far, refaults, outcome }) {
                 Next::Piece => {}
                 Next::File => break,
                 Next::End => return Ok(done(written, files.means, begun)),
@@ -227,11 +233,55 @@ pub fn page_out(tools: &mut Tools<'_>, tier: &TierUse, bytes: Bytes) -> Result<D
     Ok(done(written, files.means, begun))
 }
 
+/// Makes the kernel reclaim a piece.
+///
+/// # Errors
+/// If the kernel tried in vain: then the tier is left, if the guest has room for what lies in it. If its numbers cannot be read.
+fn reclaim_piece(
+    tools: &mut Tools<'_>,
+    tier: &TierUse,
+    file: &Path,
+    line: &str,
+    piece: Bytes,
+) -> Result<Outcome, Refused> {
+    let before = tools.facts.report()?.counters.swapped_out;
+    let (ends, end) = channel();
+    let (file, line) = (file.to_owned(), line.to_owned());
+    thread::Builder::new().spawn(move || {
+        // Nobody may wait for it any more.
+        let _ = ends.send(command(&file, &line));
+    })?;
+    loop {
+        match end.recv_timeout(LOOKS) {
+            Ok(result) => return Ok(outcome(&result)),
+            Err(RecvTimeoutError::Disconnected) => return Ok(Outcome::Impossible),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let swapped = tools.facts.report()?.counters.swapped_out.saturating_sub(before);
+        if swapped > piece.saturating_add(PIECE) {
+            let left = match leave_tier(tools, tier) {
+                Ok(_) => "the tier is left".to_owned(),
+                Err(why) => why.to_string(),
+            };
+            return Err(Refused::NotNow(format!("the host takes no more into the tier: {left}")));
+        }
+    }
+}
+
+/// What lies in the tier alone. What was read back and not changed since, or could not be written, is in memory as well: that of other swap is counted
+/// against the tier.
+fn only_in(tools: &mut Tools<'_>, tier: &Swap) -> Result<Bytes, Refused> {
+    let swaps = tools.facts.swaps()?;
+    let others = Bytes::sum(swaps.iter().filter(|swap| swap.path != tier.path).map(|swap| swap.used));
+    let in_memory = tools.facts.swap_cached()?.saturating_sub(others);
+    Ok(tier.used.saturating_sub(in_memory))
+}
+
 /// What became of a piece.
 #[derive(Clone, Copy, Debug)]
 struct Written {
     piece: Bytes,
-    /// What was swapped out meanwhile, and since the beginning.
+    /// What came into the tier meanwhile, and since the beginning.
     step: Bytes,
     so_far: Bytes,
     /// What was read back since the beginning.
@@ -354,6 +404,7 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::mpsc::{Sender, channel};
 
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use tempfile::TempDir;
 
     use crate::facts::Reported;
@@ -515,6 +566,11 @@ mod tests {
         let (tree, refused) = work(Tree::in_use(180_000), leave_tier);
         assert!(refused.unwrap_err().contains("available memory"));
         assert!(tree.read("proc/swaps").contains("vda"));
+        // What is in memory already needs none.
+        let tree = Tree::in_use(180_000);
+        let meminfo = tree.read("proc/meminfo");
+        tree.write("proc/meminfo", &format!("{meminfo}SwapCached: 20000 kB\n"));
+        assert!(work(tree, leave_tier).1.is_ok());
         let (_, refused) = work(Tree { fails: Some(12), ..Tree::in_use(5) }, leave_tier);
         assert!(refused.unwrap_err().contains("cannot read 5 KiB of the tier back"));
     }
@@ -556,6 +612,31 @@ mod tests {
         assert!(page_out(524_284).unwrap_err().contains("full"));
         let (_, refused) = work(Tree::new(), |tools, tier| super::page_out(tools, tier, PIECE));
         assert!(refused.unwrap_err().contains("no tier"));
+    }
+
+    #[test]
+    fn a_tier_without_room_on_the_host_is_left() {
+        let tree = Arc::new(Tree::in_use(4));
+        let tier = TierUse::with(Arc::clone(&tree) as _);
+        // Nobody reads what is written here: the kernel does not end.
+        let endless = tree.path("endless");
+        mknodat(CWD, &endless, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let writes_fail = Arc::clone(&tree);
+        let (stops, stop) = channel::<()>();
+        let writes = thread::spawn(move || {
+            for pages in (0_u64..).step_by(10_000) {
+                writes_fail.write("proc/vmstat", &format!("pswpout {pages}\n"));
+                if stop.recv_timeout(LOOKS / 4) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+            }
+        });
+        let result =
+            with(&tree, &Bounds::default(), |tools| reclaim_piece(tools, &tier, &endless, "1", PIECE));
+        drop(stops);
+        writes.join().unwrap();
+        assert!(result.unwrap_err().to_string().contains("no more into the tier: the tier is left"));
+        assert_eq!(tree.read("proc/swaps"), HEADER);
     }
 
     #[test]
