@@ -12,6 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use memtide_model::{Bytes, Tier};
 use rustix::fs::OFlags;
@@ -23,6 +24,8 @@ use crate::{HostError, ParseError, Root, Source};
 pub const NOTES: &str = "/run/memtide-tier";
 /// The page of a guest.
 const PAGE: usize = 4096;
+/// A device is made within this time.
+const MADE_WITHIN: Duration = Duration::from_secs(60);
 /// A sector in the kernel's statistics of block devices.
 const SECTOR: u64 = 512;
 
@@ -146,7 +149,11 @@ pub fn make(root: &Root, pid: u32, start: u64, size: Bytes, limit: Bytes) -> Res
         let text = text.chars().take(32).collect();
         HostError::malformed(&path, ParseError::NoNumber { field: "hot_add", text })
     })?;
-    let made = note(root, NotedTier { device, pid, start }).and_then(|()| set_up(root, device, size, limit));
+    // Nobody else removes it before it is open: its note is not whole.
+    let made = note(root, device, "").and_then(|()| set_up(root, device, size, limit)).and_then(|file| {
+        note(root, device, &format!("{pid} {start}\n"))?;
+        Ok(file)
+    });
     match made {
         Ok(file) => Ok((device, file)),
         Err(error) => {
@@ -156,11 +163,11 @@ pub fn make(root: &Root, pid: u32, start: u64, size: Bytes, limit: Bytes) -> Res
     }
 }
 
-fn note(root: &Root, noted: NotedTier) -> Result<(), HostError> {
+fn note(root: &Root, device: u32, text: &str) -> Result<(), HostError> {
     let dir = root.path(Path::new(NOTES));
-    let path = dir.join(noted.device.to_string());
+    let path = dir.join(device.to_string());
     let is_there = if dir.is_dir() { Ok(()) } else { fs::create_dir(&dir) };
-    let written = is_there.and_then(|()| fs::write(&path, format!("{} {}\n", noted.pid, noted.start)));
+    let written = is_there.and_then(|()| fs::write(&path, text));
     written.map_err(|source| HostError::Write { path, source })
 }
 
@@ -216,10 +223,22 @@ pub fn remove(root: &Root, device: u32) -> Result<(), HostError> {
     }
 }
 
-/// Removes all noted devices that no process has open. Returns how many there were.
+/// Removes all noted devices that no process has open, and those whose maker was killed. Returns how many there were.
 #[must_use]
 pub fn sweep(root: &Root) -> usize {
-    noted(root).into_iter().filter(|noted| remove(root, noted.device).is_ok()).count()
+    let whole = noted(root).into_iter().map(|noted| noted.device);
+    whole.chain(half_made(root)).filter(|device| remove(root, *device).is_ok()).count()
+}
+
+/// The devices that have not been whole for longer than it takes to make one.
+fn half_made(root: &Root) -> Vec<u32> {
+    let is_old = |entry: &fs::DirEntry| {
+        let metadata = entry.metadata().ok().filter(|metadata| metadata.len() == 0);
+        let age = metadata.and_then(|metadata| metadata.modified().ok()?.elapsed().ok());
+        age.is_some_and(|age| age >= MADE_WITHIN)
+    };
+    let entries = fs::read_dir(root.path(Path::new(NOTES))).into_iter().flatten().flatten();
+    entries.filter(is_old).filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 #[cfg(test)]
@@ -262,10 +281,22 @@ mod tests {
     fn only_noted_devices_are_memtides() {
         let (_dir, root) = tree();
         assert_eq!(noted(&root), []);
-        note(&root, NotedTier { device: 7, pid: 42, start: 1000 }).unwrap();
+        note(&root, 7, "42 1000\n").unwrap();
         fs::write(root.path(Path::new(NOTES)).join("8"), "42").unwrap();
         fs::write(root.path(Path::new(NOTES)).join("x"), "42 7").unwrap();
         assert_eq!(noted(&root), [NotedTier { device: 7, pid: 42, start: 1000 }]);
+    }
+
+    #[test]
+    fn what_a_killed_maker_left_is_removed_and_what_is_being_made_stays() {
+        let (_dir, root) = tree();
+        let path = |device: &str| root.path(Path::new(NOTES)).join(device);
+        note(&root, 1, "").unwrap();
+        note(&root, 2, "").unwrap();
+        let long_ago = std::time::SystemTime::now() - 2 * MADE_WITHIN;
+        File::options().write(true).open(path("2")).unwrap().set_modified(long_ago).unwrap();
+        assert_eq!(sweep(&root), 1);
+        assert!(path("1").exists() && !path("2").exists());
     }
 
     #[test]
