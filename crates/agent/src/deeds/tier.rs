@@ -35,6 +35,8 @@ use crate::wire::{Done, TIER};
 const PIECE: Bytes = Bytes::from_mib(32);
 /// Writing takes no longer, and reading back is waited for no longer.
 const LONGEST: Duration = Duration::from_secs(10);
+/// The end of a tier that the host has no room for is waited for this long: the host waits 15 s for an answer.
+const ENDS: Duration = Duration::from_secs(2);
 /// A device that was just attached appears within this time.
 const APPEARS: Duration = Duration::from_secs(5);
 /// The pause between two looks for it.
@@ -146,6 +148,11 @@ pub fn use_tier(tools: &mut Tools<'_>, tier: &TierUse) -> Result<Done, Refused> 
 /// # Errors
 /// If there is no room for it in the guest, if the kernel cannot, or if it needs longer: then it goes on.
 pub fn leave_tier(tools: &mut Tools<'_>, tier: &TierUse) -> Result<Done, Refused> {
+    leave(tools, tier, LONGEST)
+}
+
+/// The same; its end is waited for no longer than this.
+fn leave(tools: &mut Tools<'_>, tier: &TierUse, within: Duration) -> Result<Done, Refused> {
     let begun = Instant::now();
     let Some(before) = tools.facts.tier()? else { return Ok(done(Bytes::ZERO, "swapoff", begun)) };
     let mut returning = tier.returning();
@@ -163,13 +170,13 @@ pub fn leave_tier(tools: &mut Tools<'_>, tier: &TierUse) -> Result<Done, Refused
             read_back(tier, device)?
         }
     };
-    let result = end.recv_timeout(LONGEST.saturating_sub(begun.elapsed()));
+    let result = end.recv_timeout(within.saturating_sub(begun.elapsed()));
     let left = tools.facts.tier()?;
     match (left, result) {
         (None, _) => Ok(done(before.used, "swapoff", begun)),
         (Some(left), Err(RecvTimeoutError::Timeout)) => {
             *returning = Some(end);
-            let seconds = LONGEST.as_secs();
+            let seconds = within.as_secs();
             Err(Refused::NotNow(format!(
                 "{} of the tier are not read back after {seconds} s; it goes on",
                 left.used
@@ -259,7 +266,7 @@ fn reclaim_piece(
         }
         let swapped = tools.facts.report()?.counters.swapped_out.saturating_sub(before);
         if swapped > piece.saturating_add(PIECE) {
-            let left = match leave_tier(tools, tier) {
+            let left = match leave(tools, tier, ENDS) {
                 Ok(_) => "the tier is left".to_owned(),
                 Err(why) => why.to_string(),
             };
