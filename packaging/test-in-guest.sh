@@ -271,7 +271,7 @@ in_guest() {
   check "the service goes on" is_active memtide.service
   sed -i 's/^mode = .*/mode = "manage"/' /etc/memtide/memtide.toml
   sed -i 's/^#ksm = .*/ksm = { mode = "govern", cpu = "full" }/' /etc/memtide/memtide.toml
-  printf '\n[class.small]\nmatch = ["uml-*"]\nlimit = "96 MiB"\n\n[class.of-libvirt]\nmatch = ["of-*"]\nlimit = "128 MiB"\n\n[class.shares]\nmatch = ["inner"]\nshare = true\ntier = "25%%"\n' >>/etc/memtide/memtide.toml
+  printf '\n[class.small]\nmatch = ["uml-*"]\nlimit = "96 MiB"\n\n[class.of-libvirt]\nmatch = ["of-*"]\nlimit = "128 MiB"\n\n[class.shares]\nmatch = ["inner"]\nshare = true\n' >>/etc/memtide/memtide.toml
   before=$(uml_blocks)
   check "a reload takes a right one" systemctl reload memtide.service
   check "it manages" until_true says "managing" memtide status
@@ -294,6 +294,7 @@ in_guest() {
   done
   # shellcheck disable=SC2046 # One word for each process.
   check "their memory is filled" until_true resident_mib 96 $(jobs -p)
+  sed -i 's/^#commitment = .*/commitment = "elastic"/; s/^share = true$/&\ntier = "25%"/' /etc/memtide/memtide.toml
   systemctl restart memtide.service
   check "it manages after a restart" until_true says "managing" memtide status
   check "systemd has started the helper that reclaims" until_true has_helper reclaim

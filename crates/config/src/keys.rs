@@ -133,16 +133,19 @@ struct Place<'a> {
     a_class: &'static str,
     /// The memory that guests share.
     memory: &'static str,
+    /// Whether the commitment that is written there is the only one. A scenario is run with each.
+    has_one_commitment: bool,
 }
 
 impl<'a> Place<'a> {
     const fn daemon(accounts: &'a Accounts) -> Self {
-        Self { accounts, class: CLASS, a_class: A_CLASS, memory: "the budget" }
+        Self { accounts, class: CLASS, a_class: A_CLASS, memory: "the budget", has_one_commitment: true }
     }
 
     const fn scenario(nobody: &'a Accounts) -> Self {
         let a_class = "[memtide.class.NAME] with one bracket on each side before the keys of each class";
-        Self { accounts: nobody, class: SCENARIO_CLASS, a_class, memory: "the host's memory" }
+        let memory = "the host's memory";
+        Self { accounts: nobody, class: SCENARIO_CLASS, a_class, memory, has_one_commitment: false }
     }
 }
 
@@ -174,7 +177,7 @@ fn policy(file: &Table<'_>, config: &mut Config, place: &Place<'_>) -> Result<()
     config.states = file.read("states", config.states, |key| states(key, config.states))?;
     if let Some(classes) = file.get("class") {
         for (name, class) in classes.named(place.a_class)? {
-            config.classes.insert(name.into(), self::class(name, &class, config.budget, place)?);
+            config.classes.insert(name.into(), self::class(name, &class, config, place)?);
         }
     }
     Ok(())
@@ -256,13 +259,13 @@ fn ksm_cpu(key: &Entry<'_>) -> Result<Share, Mistake> {
 
 const A_CLASS: &str = "[class.NAME] with one bracket on each side before the keys of each class";
 
-fn class(name: &str, class: &Entry<'_>, budget: Budget, place: &Place<'_>) -> Result<Class, Mistake> {
+fn class(name: &str, class: &Entry<'_>, config: &Config, place: &Place<'_>) -> Result<Class, Mistake> {
     let keys = class.table(place.a_class, place.class)?;
     let default = Class::default();
     let limit = keys.read("limit", default.limit, limit)?;
     let reservation = keys.read("reservation", default.reservation, |key| {
         let reservation = key.amount("a size in quotes, as in reservation = \"2 GiB\"", size)?;
-        match (limit, budget) {
+        match (limit, config.budget) {
             (Limit::At(limit), _) if reservation > limit => {
                 Err(key
                     .wrong(format!("{reservation} is above the limit {limit}: lower it, or raise the limit")))
@@ -289,7 +292,7 @@ fn class(name: &str, class: &Entry<'_>, budget: Budget, place: &Place<'_>) -> Re
         squeeze: keys.read("squeeze", default.squeeze, Entry::switch)?,
         cache: keys.read("cache", default.cache, least_cache)?,
         cache_limit: keys.read("cache_limit", default.cache_limit, cache_limit)?,
-        tier: keys.read("tier", default.tier, tier)?,
+        tier: keys.read("tier", default.tier, |key| tier(key, config.commitment, place))?,
         share: keys.read("share", default.share, |key| key.switch_about("; the weight is `shares`"))?,
         manage: keys.read("manage", default.manage, Entry::switch)?,
     };
@@ -344,11 +347,17 @@ fn cache_limit(key: &Entry<'_>) -> Result<Option<Share>, Mistake> {
     })
 }
 
-fn tier(key: &Entry<'_>) -> Result<Option<Share>, Mistake> {
-    key.amount("\"off\" or a share in quotes, as in tier = \"50%\"", |text| match text {
+fn tier(key: &Entry<'_>, commitment: Commitment, place: &Place<'_>) -> Result<Option<Share>, Mistake> {
+    let tier = key.amount("\"off\" or a share in quotes, as in tier = \"50%\"", |text| match text {
         "off" => Some(Ok(None)),
         _ => Some(text.parse().map(Some).map_err(|error: ParseShareError| error.to_string())),
-    })
+    })?;
+    match commitment {
+        Commitment::Strict if tier.is_some() && place.has_one_commitment => Err(key.wrong(
+            "it needs commitment = \"elastic\": a strict commitment counts a tier as if nothing in it compressed, so it would gain nothing",
+        )),
+        _ => Ok(tier),
+    }
 }
 
 fn limit(key: &Entry<'_>) -> Result<Limit, Mistake> {

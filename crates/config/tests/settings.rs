@@ -234,6 +234,10 @@ fn a_value_of_the_wrong_type_is_told_with_its_key_what_was_found_and_what_to_wri
         ("squeeze_every = \"1s\"", "1:17: squeeze_every: less than 60.0 s"),
         ("squeeze_every = \"900 days\"", "1:17: squeeze_every: more than a year"),
         ("growth_prior = 0.75", "1:16: growth_prior: found the number 0.75: write a share in quotes"),
+        (
+            "commitment = \"strict\"\n[class.default]\ntier = \"50%\"",
+            "3:8: class.default.tier: it needs commitment = \"elastic\"",
+        ),
         ("[class.x]\nlimit = \"50%\"", "2:9: class.x.limit: found the text \"50%\": write \"max\" or a size"),
         ("discover = \"x\"", "1:12: discover: found the text \"x\": write a list of names in quotes, as in"),
         ("discover = [\"a\", { b = 1 }]", "1:18: discover: found a table: write a list"),
@@ -414,4 +418,16 @@ fn what_does_not_go_together_is_said_with_its_place_and_its_mend() {
         ("[class.default]\nmatch = [\"a\"]", "2:9: class.default.match: this class takes all guests"),
         ("journal = { max = \"1M\" }", "1:19: journal.max: 1 MiB is too small: less than 8 MiB"),
     ]);
+}
+
+#[test]
+fn a_tier_needs_no_strict_commitment() {
+    let text = "commitment = \"elastic\"\n[class.default]\ntier = \"50%\"";
+    assert!(parse(text).unwrap().config.has_tiers());
+    assert!(!parse("[class.default]\ntier = \"off\"").unwrap().config.has_tiers());
+    // A scenario is run with both.
+    let mut config = memtide_model::Config::default();
+    let scenario = "[memtide]\ncommitment = \"strict\"\n[memtide.class.default]\ntier = \"50%\"";
+    memtide_config::read_policy(scenario, "memtide", &mut config).unwrap();
+    assert!(!config.has_tiers());
 }

@@ -7,7 +7,6 @@ pub(crate) const COMPRESSES: u64 = 1_333;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Device {
     pub(crate) size: u64,
-    pub(crate) limit: u64,
     /// Whether the guest swaps to it.
     pub(crate) used: bool,
     /// All that was read back.

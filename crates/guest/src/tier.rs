@@ -1,10 +1,9 @@
 //! A compressed tier: a swap device whose pages the host keeps compressed in its own memory.
 //!
-//! **Rule.** The host attaches it with a size and a limit. The guest swaps to it once its agent was told to. Reclaim writes to it before it writes to
+//! **Rule.** The host attaches it with a size. The guest swaps to it once its agent was told to. Reclaim writes to it before it writes to
 //! the guest's own swap, and so does a page-out by the agent, which takes nothing but programs' memory. Both choose by coldness, and not
 //! in exact order ([`crate::reclaim`]). A program's memory takes `1 / compresses` of its size on the host. A page that compresses to more than three
-//! quarters of its size is kept as it is. When the limit is reached, writes fail and the memory stays in the guest, even if the guest has
-//! other swap: Linux tries no other device.
+//! quarters of its size is kept as it is. Once it is full, reclaim writes to the guest's own swap.
 //!
 //! Whatever a program reads back, frees or loses leaves the tier at once. (Linux keeps a page that is only read until it is written, and discards
 //! whole clusters of 2 MiB.) After a reset, the host keeps what was in the tier until the guest swaps to it again, which discards it.
@@ -14,7 +13,7 @@
 
 use memtide_model::{Bytes, Tier};
 
-use crate::device::{COMPRESSES, Content, Device};
+use crate::device::{Content, Device};
 use crate::guest::Guest;
 use crate::limits::Budget;
 use crate::program::Running;
@@ -29,22 +28,13 @@ const DECOMPRESSED: u64 = 1_288;
 /// What the host attached, seen from the host.
 impl Guest {
     /// The host attaches a tier. Returns false if there is one already.
-    pub fn attach_tier(&mut self, size: Bytes, limit: Bytes) -> bool {
+    pub fn attach_tier(&mut self, size: Bytes) -> bool {
         let is_free = self.tier.is_none();
         if is_free {
             let left = Content::default();
-            self.tier = Some(Device { size: size.get(), limit: limit.get(), used: false, read: 0, left });
+            self.tier = Some(Device { size: size.get(), used: false, read: 0, left });
         }
         is_free
-    }
-
-    /// The host lets the tier take this much. What it holds already stays. Returns false without one.
-    pub const fn limit_tier(&mut self, limit: Bytes) -> bool {
-        match &mut self.tier {
-            Some(device) => device.limit = limit.get(),
-            None => return false,
-        }
-        true
     }
 
     /// The host detaches the tier. Returns false if there is none, or the guest swaps to it.
@@ -63,7 +53,7 @@ impl Guest {
         let content = self.content(device);
         Some(Tier {
             size: Bytes::new(device.size),
-            limit: Bytes::new(device.limit),
+            limit: Tier::limit_of(Bytes::new(device.size)),
             stored: Bytes::new(content.stored),
             held: Bytes::new(content.held),
             incompressible: Bytes::new(content.incompressible),
@@ -151,14 +141,12 @@ impl Guest {
         Bytes::new(written)
     }
 
-    /// Writes up to `bytes` of a program's memory to the tier, as far as its limit allows. The pools are the caller's.
+    /// Writes up to `bytes` of a program's memory to the tier, as far as there is room. The pools are the caller's.
     pub(crate) fn write_out(&mut self, index: usize, bytes: u64) -> u64 {
         let Some(device) = self.tier.as_ref().filter(|device| device.used) else { return 0 };
-        let room = device.limit.saturating_sub(self.content(device).held);
+        let room = device.size.saturating_sub(self.stores());
         let program = &mut self.programs[index];
-        let compresses = program.spec.compresses;
-        let fits = if compresses < COMPRESSES { room } else { room.saturating_mul(compresses) / 1_000 };
-        let written = bytes.min(program.resident).min(fits);
+        let written = bytes.min(program.resident).min(room);
         program.resident -= written;
         program.tiered += written;
         self.counters.swapped_out += written;
@@ -231,19 +219,19 @@ mod tests {
         Program { touches: touches * MIB, compresses, ..Program::constant(mib(size)) }
     }
 
-    /// A guest of 1 GiB with an agent that swaps to a tier of 512 MiB.
-    fn guest(programs: Vec<Program>, limit: u64) -> Guest {
+    /// A guest of 1 GiB with an agent that swaps to a tier of this size.
+    fn guest(programs: Vec<Program>, size: u64) -> Guest {
         let mut guest = Guest::new(Arc::new(Spec { agent: true, programs, ..Spec::default() }), 1);
         guest.advance(Span::from_secs(10));
-        assert!(guest.attach_tier(mib(512), mib(limit)) && !guest.attach_tier(mib(512), mib(limit)));
+        assert!(guest.attach_tier(mib(size)) && !guest.attach_tier(mib(size)));
         assert_eq!(guest.page_out(mib(64)), Bytes::ZERO, "it does not swap to it yet");
-        assert_eq!(guest.use_tier(true), mib(512));
+        assert_eq!(guest.use_tier(true), mib(size));
         guest
     }
 
     #[test]
     fn the_coldest_memory_goes_out_compressed_and_the_host_gains_it() {
-        let mut guest = guest(vec![heap(300, 0, 2_500), heap(300, 300, 2_500)], 200);
+        let mut guest = guest(vec![heap(300, 0, 2_500), heap(300, 300, 2_500)], 512);
         let before = guest.size();
         let freed = guest.page_out(mib(100));
         assert!(freed > mib(99), "{freed}");
@@ -267,33 +255,26 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_compress_takes_all_of_its_size_up_to_the_limit() {
+    fn what_does_not_compress_takes_all_of_its_size() {
         let mut guest = guest(vec![heap(400, 0, 1_100)], 50);
         assert_eq!(guest.page_out(mib(200)), mib(50));
         let tier = guest.tier().unwrap();
         assert_eq!((tier.stored, tier.held, tier.incompressible), (mib(50), mib(50), mib(50)));
-        assert!(tier.compresses_badly());
+        assert!(tier.compresses_badly() && tier.held < tier.limit);
         assert_eq!(guest.page_out(mib(10)), Bytes::ZERO);
-        assert!(guest.limit_tier(mib(60)));
-        assert_eq!(guest.page_out(mib(64)), mib(10));
     }
 
     #[test]
-    fn reclaim_writes_to_the_tier_first_and_a_full_one_fails() {
+    fn reclaim_writes_to_the_tier_before_it_writes_to_other_swap() {
         let spec = Spec { agent: true, swap: mib(512), ..Spec::default() };
         let mut guest = Guest::new(Arc::new(Spec { programs: vec![heap(600, 0, 4_000)], ..spec }), 1);
-        guest.attach_tier(mib(200), mib(200));
+        guest.attach_tier(mib(200));
         guest.use_tier(true);
         guest.set_target(mib(500));
         guest.advance(Span::from_secs(20));
         // 1024 − 500 = 524 taken, 356 were free, and 55 to 66 stay free.
         assert_eq!(guest.tier().unwrap().stored, mib(200), "no space is left in it");
         assert!(guest.programs[0].swapped > 20 * MIB, "{}", guest.programs[0].swapped);
-        let mut guest = self::guest(vec![heap(600, 0, 4_000)], 10);
-        guest.set_target(mib(500));
-        guest.advance(Span::from_secs(20));
-        assert_eq!(guest.tier().unwrap().stored, mib(40), "the limit of what it may hold");
-        assert!(guest.size().actual > mib(550), "its memory stays: {}", guest.size().actual);
     }
 
     #[test]
@@ -328,7 +309,7 @@ mod tests {
             (guest.tier().unwrap().held, guest.agent().unwrap().memory.tier_total),
             Default::default()
         );
-        assert!(guest.detach_tier() && guest.tier().is_none() && !guest.limit_tier(mib(1)));
+        assert!(guest.detach_tier() && guest.tier().is_none());
     }
 
     #[test]

@@ -96,7 +96,7 @@ impl TierReader {
     /// # Errors
     /// If the device is gone, or the kernel writes another form.
     pub fn read(&self, scratch: &mut Scratch) -> Result<Tier, HostError> {
-        let page = PAGE as u64;
+        let (page, table) = (PAGE as u64, Tier::table_of(self.size));
         let tier = self.memory.parse(scratch, |text| {
             // Documentation/admin-guide/blockdev/zram.rst, "mm_stat".
             let mut fields = text.split_whitespace();
@@ -107,10 +107,10 @@ impl TierReader {
                 (next("same_pages")?, next("pages_compacted")?, next("huge_pages")?);
             Ok(Tier {
                 size: self.size,
-                limit: Bytes::new(limit),
+                limit: Bytes::new(limit).saturating_add(table),
                 // The header is nobody's memory.
                 stored: Bytes::new(stored.saturating_sub(page)),
-                held: Bytes::new(held),
+                held: Bytes::new(held).saturating_add(table),
                 incompressible: Bytes::new(huge.saturating_mul(page)),
                 read: Bytes::ZERO,
             })
@@ -137,12 +137,12 @@ pub fn can_make(root: &Root) -> Result<(), HostError> {
     OpenOptions::new().write(true).open(&path).map(drop).map_err(|source| HostError::Write { path, source })
 }
 
-/// Makes a device of `size` bytes that takes at most `limit` of the host's memory, for the process `pid` that started at `start`. It is open for a guest, which reads and writes past the host's page
-/// cache, and has a swap header.
+/// Makes a device of `size` bytes, which may take [`Tier::limit_of`] it of the host's memory, for the process `pid` that started at `start`. It is open for a guest, which
+/// reads and writes past the host's page cache, and has a swap header.
 ///
 /// # Errors
 /// If the kernel refuses a step. Nothing is left of the device then.
-pub fn make(root: &Root, pid: u32, start: u64, size: Bytes, limit: Bytes) -> Result<(u32, File), HostError> {
+pub fn make(root: &Root, pid: u32, start: u64, size: Bytes) -> Result<(u32, File), HostError> {
     let path = root.sys("class/zram-control/hot_add");
     let text = fs::read_to_string(&path).map_err(|source| HostError::read(&path, source))?;
     let device = text.trim().parse().map_err(|_| {
@@ -150,7 +150,7 @@ pub fn make(root: &Root, pid: u32, start: u64, size: Bytes, limit: Bytes) -> Res
         HostError::malformed(&path, ParseError::NoNumber { field: "hot_add", text })
     })?;
     // Nobody else removes it before it is open: its note is not whole.
-    let made = note(root, device, "").and_then(|()| set_up(root, device, size, limit)).and_then(|file| {
+    let made = note(root, device, "").and_then(|()| set_up(root, device, size)).and_then(|file| {
         note(root, device, &format!("{pid} {start}\n"))?;
         Ok(file)
     });
@@ -171,9 +171,10 @@ fn note(root: &Root, device: u32, text: &str) -> Result<(), HostError> {
     written.map_err(|source| HostError::Write { path, source })
 }
 
-fn set_up(root: &Root, device: u32, size: Bytes, limit: Bytes) -> Result<File, HostError> {
+fn set_up(root: &Root, device: u32, size: Bytes) -> Result<File, HostError> {
     write(attribute(root, device, "disksize"), size.get())?;
-    set_limit(root, device, limit)?;
+    let limit = Tier::limit_of(size).saturating_sub(Tier::table_of(size));
+    write(attribute(root, device, "mem_limit"), limit.get())?;
     let path = root.path(&device_path(device));
     let failed = |source| HostError::Write { path: path.clone(), source };
     let plain = OpenOptions::new().read(true).write(true).open(&path).map_err(failed)?;
@@ -191,14 +192,6 @@ fn swap_header(size: Bytes) -> [u8; PAGE] {
     page[1028..1032].copy_from_slice(&last.to_le_bytes());
     page[PAGE - 10..].copy_from_slice(b"SWAPSPACE2");
     page
-}
-
-/// Sets the most of the host's memory that a noted device may take. What it holds stays.
-///
-/// # Errors
-/// If the kernel refuses.
-pub fn set_limit(root: &Root, device: u32, limit: Bytes) -> Result<(), HostError> {
-    write(attribute(root, device, "mem_limit"), limit.get())
 }
 
 fn write(path: PathBuf, value: impl ToString) -> Result<(), HostError> {
@@ -265,9 +258,9 @@ mod tests {
         let tier = TierReader::open(&root, 7).unwrap().read(&mut Scratch::default()).unwrap();
         let expected = Tier {
             size: Bytes::from_mib(512),
-            limit: Bytes::from_mib(200),
+            limit: Bytes::from_mib(202),
             stored: Bytes::new(101_883_904 - 4096),
-            held: Bytes::new(80_433_152),
+            held: Bytes::new(80_433_152 + 512 * 4096),
             incompressible: Bytes::new(4835 * 4096),
             read: Bytes::new(196_704 * 512),
         };
@@ -312,16 +305,15 @@ mod tests {
         if can_make(&root).is_err() {
             return memtide_testing::skipped("no zram, or no right to make devices");
         }
-        let (size, limit) = (Bytes::from_mib(64), Bytes::from_mib(16));
+        let size = Bytes::from_mib(64);
         // A place of its own for notes would need another root: the note is this process's.
-        let (device, file) = make(&root, std::process::id(), 1, size, limit).unwrap();
+        let (device, file) = make(&root, std::process::id(), 1, size).unwrap();
         let ours = NotedTier { device, pid: std::process::id(), start: 1 };
         assert!(noted(&root).contains(&ours));
         assert!(remove(&root, device).is_err(), "it is open");
         assert!(noted(&root).contains(&ours), "the note stays with it");
         let tier = TierReader::open(&root, device).unwrap().read(&mut Scratch::default()).unwrap();
-        assert_eq!((tier.size, tier.limit, tier.stored), (size, limit, Bytes::ZERO));
-        set_limit(&root, device, Bytes::from_mib(32)).unwrap();
+        assert_eq!((tier.size, tier.limit, tier.stored), (size, Tier::limit_of(size), Bytes::ZERO));
         drop(file);
         remove(&root, device).unwrap();
         assert!(!noted(&root).contains(&ours));

@@ -245,7 +245,8 @@ pub struct Class {
     /// The most unmapped page cache that the guest's agent keeps, as a part of the guest's memory; `None`: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_limit: Option<Share>,
-    /// The part of the guest's full size that may lie in a compressed tier; `None`: it gets no tier.
+    /// The part of the guest's full size that may lie in a compressed tier; `None`: it gets no tier. Only in an
+    /// elastic commitment ([`Config::tier_of`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<Share>,
     /// Whether KSM may merge the guests' memory, with each other's and with everything else, while memtide governs KSM.
@@ -435,7 +436,14 @@ impl Config {
     /// Whether a class of guests may have tiers.
     #[must_use]
     pub fn has_tiers(&self) -> bool {
-        self.classes.values().any(|class| class.tier.is_some())
+        self.classes.values().any(|class| self.tier_of(class).is_some())
+    }
+
+    /// The part of a guest's full size that may lie in a compressed tier. Strict has none: it counts a tier with what it takes if nothing in it compresses, and
+    /// that is as much as the guest gives.
+    #[must_use]
+    pub fn tier_of(&self, class: &Class) -> Option<Share> {
+        class.tier.filter(|_| self.commitment == Commitment::Elastic)
     }
 
     /// Whether the operator lets memtide govern KSM.

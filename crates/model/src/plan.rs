@@ -227,7 +227,7 @@ pub enum Reason {
     ToTier {
         /// What its programs have in its memory.
         anon: Bytes,
-        /// The memory that others need and that no idle memory brings.
+        /// The memory that others need and that no idle memory brings; zero for a device that is made ready.
         wanted: Bytes,
     },
     /// More than half of what lies in the guest's tier does not compress.
@@ -268,10 +268,11 @@ impl Reason {
     fn of_tier(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ToTier { anon, wanted } => {
-                write!(
-                    f,
-                    "its programs hold {anon}, the coldest of it can be compressed; {wanted} needed elsewhere"
-                )
+                write!(f, "its programs hold {anon}, the coldest of it can be compressed")?;
+                if wanted.is_zero() { Ok(()) } else { write!(f, "; {wanted} needed elsewhere") }
+            }
+            Self::CompressesBadly { stored, .. } if stored.is_zero() => {
+                f.write_str("more than half of what lay in its tier did not compress")
             }
             Self::CompressesBadly { stored, held } => {
                 write!(f, "more than half of the {stored} in its tier does not compress: it takes {held}")

@@ -14,7 +14,7 @@ use crate::Bytes;
 pub struct Tier {
     /// The size of the swap device, in the guest's eyes.
     pub size: Bytes,
-    /// The most of the host's memory that it may take.
+    /// The most of the host's memory that it may take ([`Tier::limit_of`]).
     pub limit: Bytes,
     /// The guest's memory in it, as large as it was in the guest.
     pub stored: Bytes,
@@ -27,6 +27,19 @@ pub struct Tier {
 }
 
 impl Tier {
+    /// The limit of a tier of this size: all of it, even if nothing in it compresses, and an eighth for pages of the pool that are not full. A kernel that meets
+    /// a limit refuses a write, and a guest whose swap refuses writes tries again for minutes; so there must be room for whatever the guest's kernel writes.
+    #[must_use]
+    pub fn limit_of(size: Bytes) -> Bytes {
+        size.saturating_add(size.mul_div(1, 8)).saturating_add(Self::table_of(size))
+    }
+
+    /// The host's memory for the table of a tier's pages, whatever lies in it: 16 bytes for each page (`struct zram_table_entry`, drivers/block/zram/zram_drv.h).
+    #[must_use]
+    pub fn table_of(size: Bytes) -> Bytes {
+        size.mul_div(1, 256)
+    }
+
     /// The memory that the host has gained with what lies in it.
     #[must_use]
     pub fn gained(&self) -> Bytes {
@@ -44,36 +57,17 @@ impl Tier {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TierOrder {
-    /// Make a tier, and attach it to the guest.
-    Attach {
-        /// Its size, in the guest's eyes.
-        size: Bytes,
-        /// The most of the host's memory that it may take.
-        limit: Bytes,
-    },
-    /// Let it take this much of the host's memory. What it holds already stays.
-    Limit(Bytes),
+    /// Make a tier of this size, in the guest's eyes, and attach it to the guest.
+    Attach(Bytes),
     /// Detach it, and remove it once the guest has let it go.
     Detach,
-}
-
-impl TierOrder {
-    /// The most that the tier may take afterwards.
-    #[must_use]
-    pub const fn limit(self) -> Bytes {
-        match self {
-            Self::Attach { limit, .. } | Self::Limit(limit) => limit,
-            Self::Detach => Bytes::ZERO,
-        }
-    }
 }
 
 /// For people.
 impl fmt::Display for TierOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Attach { size, limit } => write!(f, "attach a tier of {size} in at most {limit}"),
-            Self::Limit(limit) => write!(f, "let its tier take at most {limit}"),
+            Self::Attach(size) => write!(f, "attach a tier of {size}"),
             Self::Detach => f.write_str("detach its tier"),
         }
     }
@@ -82,6 +76,12 @@ impl fmt::Display for TierOrder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_has_room_for_all_of_the_size() {
+        let size = Bytes::from_mib(512);
+        assert_eq!((Tier::table_of(size), Tier::limit_of(size)), (Bytes::from_mib(2), Bytes::from_mib(578)));
+    }
 
     #[test]
     fn the_gain_is_what_the_tier_does_not_take() {

@@ -82,7 +82,7 @@ impl Heard<'_> {
 
     fn note_tier(&self, guest: &mut GuestState, order: TierOrder) {
         guest.tier.asked_at = Some(self.now);
-        if matches!(order, TierOrder::Attach { .. }) && !self.is_done {
+        if matches!(order, TierOrder::Attach(_)) && !self.is_done {
             guest.tier.vain = guest.tier.vain.again(self.now, FIRST_PAUSE, LONGEST_PAUSE);
         }
     }

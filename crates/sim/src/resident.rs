@@ -192,8 +192,7 @@ impl Resident {
     pub(crate) fn tier(&mut self, order: TierOrder) -> bool {
         let Some(guest) = &mut self.guest else { return false };
         match order {
-            TierOrder::Attach { size, limit } => guest.attach_tier(size, limit),
-            TierOrder::Limit(limit) => guest.limit_tier(limit),
+            TierOrder::Attach(size) => guest.attach_tier(size),
             TierOrder::Detach => guest.detach_tier(),
         }
     }

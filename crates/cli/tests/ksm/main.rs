@@ -267,7 +267,7 @@ fn started_again() {
 enum At {
     /// As soon as this file of KSM is not as it was found: in the middle of an order, with luck.
     Changed(&'static str),
-    /// After this many more passes of the burst.
+    /// After this many more passes of the burst, or at its end if that is sooner: a burst that saves nothing ends after a pass or two.
     Passes(u64),
     /// As soon as the burst has ended.
     Rests,
@@ -311,12 +311,13 @@ fn killed_at_random_moments() {
             assert!(begun.elapsed() < PLENTY, "still waiting: {}\n{}", why(), daemon.log());
             let number = |text: String| text.trim().parse::<u64>().unwrap_or_default();
             scanned |= read("run").trim() == "1";
+            let rests = scanned && read("run").trim() == "0";
             is_there = match at {
                 // An order to leave pages out changes nothing there.
                 At::Changed("smart_scan") => scanned,
                 At::Changed(name) => read(name) != found,
-                At::Passes(passes) => number(read("full_scans")) >= number(before.clone()) + passes,
-                At::Rests => scanned && read("run").trim() == "0",
+                At::Passes(passes) => rests || number(read("full_scans")) >= number(before.clone()) + passes,
+                At::Rests => rests,
             };
         }
         Host::kill(daemon);

@@ -379,7 +379,7 @@ mod tests {
             || Confinement::On.tier_maker(),
             move || {
                 let (size, pid) = (memtide_model::Bytes::from_mib(64), std::process::id());
-                let made = memtide_host::zram::make(&root, pid, 1, size, size);
+                let made = memtide_host::zram::make(&root, pid, 1, size);
                 let (device, file) = made.unwrap();
                 drop(file);
                 memtide_host::zram::remove(&root, device).unwrap();

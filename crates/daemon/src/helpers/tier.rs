@@ -1,4 +1,4 @@
-//! The helper that makes tiers. Its one right is to make, set and remove the zram devices that memtide has noted.
+//! The helper that makes tiers. Its one right is to make and remove the zram devices that memtide has noted.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -25,9 +25,7 @@ enum Ask {
     /// Whether the helper may make devices. Removes those that nobody uses.
     Check,
     /// Make a device for the process `pid` that started at `start`, and pass it on.
-    Make { pid: u32, start: u64, size: Bytes, limit: Bytes },
-    /// Set the limit of a noted device.
-    Limit { device: u32, limit: Bytes },
+    Make { pid: u32, start: u64, size: Bytes },
     /// Remove all noted devices that nobody uses.
     Sweep,
 }
@@ -67,26 +65,11 @@ impl TierMaker {
     ///
     /// # Errors
     /// If there is no helper, if it is busy, or if the kernel refuses.
-    pub fn make(
-        &mut self,
-        pid: u32,
-        start: u64,
-        size: Bytes,
-        limit: Bytes,
-    ) -> Result<(u32, OwnedFd), Absence> {
+    pub fn make(&mut self, pid: u32, start: u64, size: Bytes) -> Result<(u32, OwnedFd), Absence> {
         find_again(&mut self.0, Path::new(SOCKET), &Ask::Check);
-        let device = ask::<_, u32>(&mut self.0, &Ask::Make { pid, start, size, limit })?;
+        let device = ask::<_, u32>(&mut self.0, &Ask::Make { pid, start, size })?;
         let passed = self.0.as_mut().ok().and_then(Helper::passed);
         passed.map(|file| (device, file)).ok_or_else(|| Absence::Refused("no device came".to_owned()))
-    }
-
-    /// Sets the most of the host's memory that a device may take.
-    ///
-    /// # Errors
-    /// If there is no helper, if it is busy, or if the kernel refuses.
-    pub fn limit(&mut self, device: u32, limit: Bytes) -> Result<(), Absence> {
-        find_again(&mut self.0, Path::new(SOCKET), &Ask::Check);
-        ask::<_, u32>(&mut self.0, &Ask::Limit { device, limit }).map(drop)
     }
 
     /// Removes all devices that nobody uses.
@@ -115,13 +98,9 @@ fn answer(root: &Root, ask: Ask) -> (Done, Option<OwnedFd>) {
     let swept = || u32::try_from(zram::sweep(root)).unwrap_or(u32::MAX);
     let done = match ask {
         Ask::Check => zram::can_make(root).map(|()| (swept(), None)),
-        Ask::Make { pid, start, size, limit } => {
-            zram::make(root, pid, start, size, limit).map(|(device, file)| (device, Some(file.into())))
+        Ask::Make { pid, start, size } => {
+            zram::make(root, pid, start, size).map(|(device, file)| (device, Some(file.into())))
         }
-        Ask::Limit { device, .. } if zram::noted(root).iter().all(|noted| noted.device != device) => {
-            return (Err("the device is not memtide's".to_owned()), None);
-        }
-        Ask::Limit { device, limit } => zram::set_limit(root, device, limit).map(|()| (device, None)),
         Ask::Sweep => Ok((swept(), None)),
     };
     match done {
@@ -151,10 +130,7 @@ mod tests {
         }
         let mut maker = maker();
         let pid = std::process::id();
-        let (size, limit) = (Bytes::from_mib(64), Bytes::from_mib(16));
-        let (device, file) = maker.make(pid, 1, size, limit).unwrap();
-        maker.limit(device, Bytes::from_mib(24)).unwrap();
-        assert!(maker.limit(device + 1000, limit).is_err(), "not noted");
+        let (device, file) = maker.make(pid, 1, Bytes::from_mib(64)).unwrap();
         maker.sweep().unwrap();
         let is_noted = || zram::noted(&root).iter().any(|noted| noted.device == device);
         assert!(is_noted(), "somebody has it");

@@ -109,11 +109,10 @@ impl Tiers {
         now: Moment,
     ) -> Result<(), Absence> {
         let pid = fleet.seen(guest).ok_or(Absence::Gone)?.found.process.pid;
-        let key = (pid, guest.start());
         match order {
-            TierOrder::Attach { size, limit } => {
+            TierOrder::Attach(size) => {
                 self.looked_at = None;
-                let (device, file) = self.maker.make(pid, guest.start(), size, limit)?;
+                let (device, file) = self.maker.make(pid, guest.start(), size)?;
                 let tier = TierDevice { file, path: zram::device_path(device) };
                 let attached = fleet.attach(guest, tier, within);
                 if attached.is_err() {
@@ -121,10 +120,6 @@ impl Tiers {
                     self.sweep(now);
                 }
                 attached
-            }
-            TierOrder::Limit(limit) => {
-                let device = self.known.get(&key).ok_or(Absence::Gone)?.0.device;
-                self.maker.limit(device, limit)
             }
             TierOrder::Detach => {
                 let detached = fleet.request(guest, Request::Tier(order), within);

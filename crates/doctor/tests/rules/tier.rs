@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use memtide_model::{Agent, AgentMemory, Can, Config, Reading, Share};
+use memtide_model::{Agent, AgentMemory, Can, Commitment, Config, Reading, Share};
 
 use super::*;
 
 /// All classes have tiers, and the guest's agent can swap to one.
 fn with_tiers(facts: &mut Facts) {
+    facts.config.commitment = Commitment::Elastic;
     facts.config.classes.get_mut(Config::DEFAULT_CLASS).unwrap().tier = Share::percent(50);
     facts.guests[0].told.agent = Reading::now(Agent { tiers: true, ..able() });
 }

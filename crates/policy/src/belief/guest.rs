@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use memtide_model::{
     Absence, AgentAsked, Bounds, Bytes, Class, Config, Deed, GuestId, GuestSeen, GuestState, Hold, Keeps,
-    Moment, Order, PageSize, Span, Spared, Verdict, Withheld,
+    Moment, Order, PAGE_4K, PageSize, Span, Spared, Verdict, Withheld,
 };
 
 use crate::belief::gain;
@@ -46,6 +46,8 @@ pub struct Guest<'a> {
     pub class_name: &'a Arc<str>,
     /// Its class.
     pub class: Cow<'a, Class>,
+    /// The most of its memory that may lie in a compressed tier; zero: it gets none.
+    pub tier_allowed: Bytes,
     /// The smallest and the largest size that it may get.
     pub bounds: Bounds,
     /// Its side of the ledger.
@@ -119,6 +121,10 @@ impl<'a> Guest<'a> {
             before,
             next,
             class_name,
+            tier_allowed: config
+                .tier_of(&class)
+                .map_or(Bytes::ZERO, |tier| tier.of(seen.told.full))
+                .round_down(PAGE_4K),
             class,
             bounds,
             entry,
@@ -148,6 +154,14 @@ impl<'a> Guest<'a> {
     #[must_use]
     pub const fn is_managed(&self) -> bool {
         self.left_alone.is_none()
+    }
+
+    /// What it must read back from its tier: all of it if the tier was in vain or is allowed no more. Until then, to take what it uses would only write more of it there.
+    #[must_use]
+    pub fn must_read_back(&self, now: Moment) -> Bytes {
+        let must = self.next.tier.vain.lasts(now) || self.tier_allowed.is_zero();
+        let tier = self.seen.cost.tier.latest().filter(|_| must);
+        tier.map_or(Bytes::ZERO, |tier| tier.stored)
     }
 
     /// Whether it is managed, and no hold stands or ends now.

@@ -67,7 +67,8 @@ pub fn looks<'a>(
         let cpu_time = &guest.seen.cost.cpu_time;
         guest.next.activity = activity::observe(guest.before.activity, cpu_time, works_for_us, now);
         let Guest { seen, entry, by_shares, before, next, .. } = guest;
-        guest.need = need::estimate(seen, entry, *by_shares, before, next, now, reaction);
+        let need = need::estimate(seen, entry, *by_shares, before, next, now, reaction);
+        guest.need = need.and_reads_back(guest.must_read_back(now));
         guest.need.cache_kept = guest.class.cache.of(guest.full);
         guest.next.stuck = match guest.seen.told.fence {
             Some(_) => stuck::wait(guest.before, now),

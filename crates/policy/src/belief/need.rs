@@ -96,6 +96,13 @@ impl Need {
         Self { raised: Bytes::ZERO, ..*self }.with(self.cache).saturating_add(self.ahead)
     }
 
+    /// The same of a guest that must have room for `back`, which lies in its tier.
+    #[must_use]
+    pub fn and_reads_back(self, back: Bytes) -> Self {
+        let used = self.used.map(|used| used.saturating_add(back));
+        Self { used, uses: self.uses.saturating_add(back), ..self }
+    }
+
     /// Whether there is evidence of want.
     #[must_use]
     pub fn is_in_want(&self) -> bool {

@@ -1,7 +1,8 @@
 //! What no plan may do, not even another policy's. These promises are made to the operator and to the guests.
 
 use memtide_model::{
-    Action, Bytes, Deed, GuestId, Keeps, KsmMode, Mode, Ordered, Request, Snapshot, Span, Subject, TierOrder,
+    Action, Bytes, Deed, GuestId, Keeps, KsmMode, Mode, Ordered, Request, Snapshot, Span, Subject, Tier,
+    TierOrder,
 };
 
 use super::known::Known;
@@ -155,52 +156,54 @@ impl Bench<'_> {
                 (!is_right).then(|| Violation::NotOrdered(Subject::Guest(id())))
             }
             Deed::PageOut(bytes) => self.judge_page_out(index, bytes),
-            Deed::Trim(_) | Deed::Compact | Deed::ReportPieces(_) | Deed::UseTier(_) => None,
+            Deed::UseTier(false) => self.judge_read_back(index),
+            Deed::Trim(_) | Deed::Compact | Deed::ReportPieces(_) | Deed::UseTier(true) => None,
         }
     }
 
-    /// Memory goes to a tier only as far as the class allows, and the tier has room for all of it even if nothing compresses.
+    /// Memory goes to a tier only as far as the class and its size allow.
     fn judge_page_out(&self, index: usize, bytes: Bytes) -> Option<Violation> {
         let guest = &self.guests[index];
-        let allowed = guest.class.tier.map_or(Bytes::ZERO, |part| part.of(guest.seen.told.full));
+        let allowed =
+            self.config.tier_of(&guest.class).map_or(Bytes::ZERO, |part| part.of(guest.seen.told.full));
         let fits = guest.seen.cost.tier.fresh().is_some_and(|tier| {
             let stored = tier.stored.saturating_add(bytes);
-            stored <= allowed && tier.held.saturating_add(bytes) <= tier.limit
+            stored <= allowed.min(tier.size)
         });
         let deed = Deed::PageOut(bytes);
         (!fits).then(|| Violation::AsksForNothing { guest: guest.seen.id.clone(), deed })
     }
 
-    fn judge_tier(&mut self, index: usize, order: TierOrder) -> Option<Violation> {
+    /// What is read back must fit into the host.
+    fn judge_read_back(&mut self, index: usize) -> Option<Violation> {
+        let guest = &self.guests[index];
+        let gained = guest.seen.cost.tier.latest().map_or(Bytes::ZERO, Tier::gained);
+        let (config, witness, seen) = (self.config, self.witness, self.seen);
+        let room = self.room.get_or_insert_with(|| Room::new(config, witness, seen, &self.guests));
+        let guest = guest.seen.id.clone();
+        room.give_back(gained).err().map(|room| Violation::NoRoomToReadBack { guest, gained, room })
+    }
+
+    fn judge_tier(&self, index: usize, order: TierOrder) -> Option<Violation> {
         let guest = &self.guests[index];
         let id = || guest.seen.id.clone();
         let tier = guest.seen.cost.tier.fresh();
         let agent = guest.seen.told.agent.fresh();
         let may = self.seen.host.tiers
             && match order {
-                TierOrder::Attach { .. } => {
-                    tier.is_none() && guest.class.tier.is_some() && agent.is_some_and(|agent| agent.tiers)
+                TierOrder::Attach(size) => {
+                    let allowed = self.config.tier_of(&guest.class).map(|part| part.of(guest.seen.told.full));
+                    tier.is_none()
+                        && allowed.is_some_and(|allowed| size <= allowed)
+                        && agent.is_some_and(|agent| agent.tiers)
                 }
-                TierOrder::Limit(limit) => tier.is_some_and(|tier| limit >= tier.held),
                 TierOrder::Detach => tier.is_some(),
             };
         if !may {
             return Some(Violation::TierNotAllowed { guest: id(), order });
         }
-        if order == TierOrder::Detach && agent.is_none_or(|agent| !agent.memory.tier_total.is_zero()) {
-            return Some(Violation::DetachesInUse(id()));
-        }
-        let more = order.limit().saturating_sub(tier.map_or(Bytes::ZERO, |tier| tier.limit));
-        if more.is_zero() {
-            return None;
-        }
-        let (config, witness, seen) = (self.config, self.witness, self.seen);
-        let room = self.room.get_or_insert_with(|| Room::new(config, witness, seen, &self.guests));
-        room.keep(more).err().map(|room| Violation::NoRoomForTier {
-            guest: self.guests[index].seen.id.clone(),
-            more,
-            room,
-        })
+        let is_in_use = agent.is_none_or(|agent| !agent.memory.tier_total.is_zero());
+        (order == TierOrder::Detach && is_in_use).then(|| Violation::DetachesInUse(id()))
     }
 
     fn judge_target(

@@ -37,10 +37,11 @@ pub struct Room {
     /// The reserve.
     reserve: u128,
     now: Moment,
-    /// Elastic: memory that is really free.
+    /// Memory that is really free.
     free: u128,
     /// Elastic: the growth that must fit beside the grants.
     growth: u128,
+    /// What was granted (elastic), and what is read back from tiers.
     granted: u128,
 }
 
@@ -111,23 +112,16 @@ impl Room {
         }
     }
 
-    /// Keeps `more` of the host's memory for the tier of a guest.
+    /// Lets a guest read back what this much of the host's memory was gained with.
     ///
     /// # Errors
-    /// The memory that is left, if that is less.
-    pub fn keep(&mut self, more: Bytes) -> Result<(), Bytes> {
-        let more = u128::from(more.get());
-        let needs = self.promises.iter().map(|promise| promise.need).min();
-        let room = match self.commitment {
-            Commitment::Strict => self.spare.saturating_sub(needs.unwrap_or_default().max(self.reach[1])),
-            Commitment::Elastic => self.free.saturating_sub(self.granted),
-        };
-        if more > room {
-            return Err(narrow(room));
+    /// The memory that is left, if that is less. Nothing is counted then.
+    pub fn give_back(&mut self, gained: Bytes) -> Result<(), Bytes> {
+        let granted = self.granted + u128::from(gained.get());
+        if granted > self.free {
+            return Err(narrow(self.free.saturating_sub(self.granted)));
         }
-        self.reach[1] += more;
-        self.strict[1] += more;
-        self.promises.iter_mut().for_each(|promise| promise.need += more);
+        self.granted = granted;
         Ok(())
     }
 

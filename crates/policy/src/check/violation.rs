@@ -227,14 +227,16 @@ pub enum Violation {
     /// The plan detaches a tier that the guest still swaps to.
     #[error("the plan detaches the tier of {0}, which swaps to it")]
     DetachesInUse(GuestId),
-    /// The plan lets tiers take more than the host has.
-    #[error("the plan lets the tier of {guest} take {more} more, and {room} are left")]
-    NoRoomForTier {
+    /// The plan has a tier read back without room for it on the host.
+    #[error(
+        "the plan has {guest} read back what {gained} of the host's memory was gained with, and {room} are free"
+    )]
+    NoRoomToReadBack {
         /// The guest.
         guest: GuestId,
-        /// The memory that it may take besides.
-        more: Bytes,
-        /// What the commitment leaves.
+        /// What the host would spend.
+        gained: Bytes,
+        /// What it has.
         room: Bytes,
     },
     /// The guest's statistics are polled as often already.

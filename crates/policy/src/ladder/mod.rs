@@ -200,7 +200,7 @@ pub fn plan(beliefs: &mut Beliefs<'_>, bound: &[Bound]) -> Plan {
         wishes = given.wishes;
         fetch::fetch(scene, seen, guests, &mut wishes);
         probe::hold_back(guests, &mut wishes);
-        let for_tiers = tier::choose(scene, guests, given.beyond_free, &cheap);
+        let for_tiers = tier::choose(scene, guests, given.beyond_free);
         cheap.extend(agent::ask(scene, seen, guests, &given.trims, &for_tiers));
     }
     phases::order(beliefs, bound, cheap, wishes)

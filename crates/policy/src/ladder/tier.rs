@@ -3,7 +3,7 @@
 //! **Problem.** A balloon ends at the memory that programs hold, however long they have not used it. The guest's kernel knows which of it is
 //! cold, and can swap it; on the host it is a third or half as large ([`memtide_model::Tier`]).
 //!
-//! **Rule.** Only where the guest's class allows it, and its agent can. The VMM attaches a tier, and its agent swaps to it, before anybody needs it: growth
+//! **Rule.** Only where the guest's class allows it, its agent can, and the commitment is elastic ([`memtide_model::Config::tier_of`]). The VMM attaches a tier, and its agent swaps to it, before anybody needs it: growth
 //! does not wait for a device. If more is wanted than
 //! idle memory and free pieces bring, the guests that lose least work write a piece of their programs' memory to their tiers. What becomes free is idle memory,
 //! and goes like all idle memory. Each piece is watched: if more than a sixteenth of it was read back within [`TIER_WATCHED`] (or
@@ -11,15 +11,14 @@
 //! doubles each time. A tier whose contents do not compress is let go. One that nobody has needed for [`TIER_UNWANTED`] is read
 //! back if guest and host have room for it, and stays attached.
 //!
-//! A tier may take no more of the host's memory than its limit, and the limit counts in the guest's reach. It grows by a piece at a time, from memory that is there.
+//! A tier has room for all of its size even if nothing in it compresses: under pressure, the guest's kernel writes to it without being asked. So its limit is a part of the guest's reach from the
+//! beginning, like the memory that a balloon leaves.
 //!
 //! **Property.** A guest that lacks memory writes nothing. Reading back is no stall by itself: what waits shows as a stall like any other.
 
 use std::collections::BTreeMap;
 
-use memtide_model::{
-    Action, Agent, BackOff, Bytes, Commitment, Deed, Moment, PAGE_4K, Reason, Request, Span, Tier, TierOrder,
-};
+use memtide_model::{Action, Agent, BackOff, Bytes, Deed, Moment, Reason, Request, Span, Tier, TierOrder};
 
 use super::agent;
 use crate::belief::activity;
@@ -53,38 +52,28 @@ fn watch(guest: &mut Guest<'_>, is_urgent: bool, now: Moment) {
     state.watched = None;
 }
 
-/// What VMMs are asked for: tiers, their limits and their end. New limits are taken from the room that the commitment leaves.
+/// What VMMs are asked for: tiers, and their end.
 #[must_use]
-pub fn orders(scene: &mut Scene, makes_tiers: bool, guests: &mut [Guest<'_>]) -> Vec<Action> {
+pub fn orders(scene: &Scene, makes_tiers: bool, guests: &mut [Guest<'_>]) -> Vec<Action> {
     let (is_wanted, is_urgent) = (!scene.wanted().is_zero(), !scene.urgent().is_zero());
-    let mut room = match scene.commitment {
-        Commitment::Strict => scene.ledger.room.spare,
-        Commitment::Elastic => scene.ledger.free(),
-    };
+    let mut room = scene.ledger.free();
     let mut actions = Vec::new();
     for guest in guests.iter_mut() {
         watch(guest, is_urgent, scene.now);
-        if is_wanted && guest.class.tier.is_some() {
+        if is_wanted && !guest.tier_allowed.is_zero() {
             guest.next.tier.wanted_at = Some(scene.now);
         }
-        let Some((order, reason)) = order(guest, is_wanted, makes_tiers, scene.now) else { continue };
-        let before = guest.seen.cost.tier.latest().map_or(Bytes::ZERO, |tier| tier.limit);
-        let more = order.limit().saturating_sub(before);
-        if more > room {
-            continue;
-        }
-        room = room.saturating_sub(more);
-        if scene.commitment == Commitment::Strict {
-            scene.ledger.strict_costs = scene.ledger.strict_costs.saturating_add(more);
-            scene.ledger.room.spare = room;
-            scene.ledger.in_need = scene.ledger.in_need.saturating_sub(more);
+        let Some((order, reason)) = order(guest, makes_tiers, scene.now) else { continue };
+        if let TierOrder::Attach(size) = order {
+            let Some(rest) = room.checked_sub(Tier::table_of(size)) else { continue };
+            room = rest;
         }
         actions.push(Action::of(guest.seen.id.clone(), Request::Tier(order), reason));
     }
     actions
 }
 
-fn order(guest: &Guest<'_>, is_wanted: bool, makes_tiers: bool, now: Moment) -> Option<(TierOrder, Reason)> {
+fn order(guest: &Guest<'_>, makes_tiers: bool, now: Moment) -> Option<(TierOrder, Reason)> {
     let state = &guest.next.tier;
     if !makes_tiers || !guest.is_free() || state.asked_at.is_some_and(|at| now.since(at) < TIER_EVERY) {
         return None;
@@ -95,40 +84,22 @@ fn order(guest: &Guest<'_>, is_wanted: bool, makes_tiers: bool, now: Moment) -> 
             && agent.tiers
             && !guest.is_withheld()
             && !state.vain.lasts(now);
-        let allowed = allowance(guest);
-        let is_worth_it = agent.memory.anon >= TIER_PIECE && allowed >= TIER_LEAST;
-        let reason = Reason::ToTier { anon: agent.memory.anon, wanted: TIER_LEAST };
-        return (may && is_worth_it)
-            .then_some((TierOrder::Attach { size: allowed, limit: TIER_LEAST }, reason));
+        let size = guest.tier_allowed;
+        let is_worth_it = agent.memory.anon >= TIER_PIECE && size >= TIER_LEAST;
+        let reason = Reason::ToTier { anon: agent.memory.anon, wanted: Bytes::ZERO };
+        return (may && is_worth_it).then_some((TierOrder::Attach(size), reason));
     };
-    if agent.memory.tier_total.is_zero() {
-        return ends(guest, tier, now).map(|reason| (TierOrder::Detach, reason));
-    }
-    let room = tier.limit.saturating_sub(tier.held);
-    let next = next_piece(guest, agent, tier);
-    let grows = is_wanted && may_write(guest, now) && next > room && next >= LEAST_STEP;
-    if grows {
-        let reason = Reason::ToTier { anon: agent.memory.anon, wanted: next };
-        return Some((TierOrder::Limit(tier.held.saturating_add(next)), reason));
-    }
-    // What it is not about to take is not kept for it.
-    let is_calm = state.watched.is_none() && !is_wanted;
-    (is_calm && room >= TIER_PIECE)
-        .then_some((TierOrder::Limit(tier.held.saturating_add(TIER_LEAST)), Reason::TierUnwanted))
+    let is_let_go = agent.memory.tier_total.is_zero();
+    let why = ends(guest, tier, now).filter(|_| is_let_go)?;
+    Some((TierOrder::Detach, why))
 }
 
 /// What a guest's agent is asked for: the deed, the bytes that should come of it, and why.
 pub type Asked = (Deed, Bytes, Reason);
 
-/// What agents do with their guests' tiers now. Some write a piece, of what is `wanted` beyond idle memory; the cheapest first. A guest whose limit grows with one of the
-/// `orders` of this plan waits for it: it would be watched for a small piece.
+/// What agents do with their guests' tiers now. Some write a piece, of what is `wanted` beyond idle memory; the cheapest first.
 #[must_use]
-pub fn choose(
-    scene: &Scene,
-    guests: &[Guest<'_>],
-    wanted: Bytes,
-    orders: &[Action],
-) -> BTreeMap<usize, Asked> {
+pub fn choose(scene: &Scene, guests: &[Guest<'_>], wanted: Bytes) -> BTreeMap<usize, Asked> {
     let promised = Bytes::sum(guests.iter().map(|guest| agent::returning(guest, scene.now)));
     let mut wanted = wanted.saturating_sub(promised);
     let mut able: Vec<(u64, usize, Bytes, Bytes)> = Vec::new();
@@ -136,11 +107,8 @@ pub fn choose(
         let (Some(agent), Some(tier)) = (guest.seen.told.agent.fresh(), guest.seen.cost.tier.fresh()) else {
             continue;
         };
-        let piece = next_piece(guest, agent, tier).min(tier.limit.saturating_sub(tier.held));
-        let waits = orders.iter().any(|action| {
-            action.guest() == Some(&guest.seen.id) && matches!(action.request, Request::Tier(_))
-        });
-        if piece >= LEAST_STEP && !waits && !agent.memory.tier_total.is_zero() {
+        let piece = next_piece(guest, agent, tier);
+        if piece >= LEAST_STEP && !agent.memory.tier_total.is_zero() {
             able.push((activity::loses(&guest.next.activity), index, piece, agent.memory.anon));
         }
     }
@@ -172,12 +140,13 @@ fn setting(guest: &Guest<'_>, agent: &Agent, room: &mut Bytes, now: Moment) -> O
     }
     let ends = ends(guest, tier, now);
     if agent.memory.tier_total.is_zero() {
-        let reason = Reason::ToTier { anon: agent.memory.anon, wanted: tier.limit };
+        let reason = Reason::ToTier { anon: agent.memory.anon, wanted: Bytes::ZERO };
         return (ends.is_none() && agent.tiers).then_some((Deed::UseTier(true), Bytes::ZERO, reason));
     }
-    // All of it must fit into the guest.
+    // All of it must fit into the guest. What it must read back counts as used already.
+    let more = tier.stored.saturating_sub(guest.must_read_back(now));
     let has_room = guest.need.used.is_some_and(|used| {
-        guest.entry.actual.saturating_sub(used) > tier.stored.saturating_add(guest.need.headroom)
+        guest.entry.actual.saturating_sub(used) >= more.saturating_add(guest.need.headroom)
     });
     let rest = room.checked_sub(tier.gained());
     let ends = ends.filter(|_| has_room && rest.is_some())?;
@@ -191,17 +160,18 @@ fn ends(guest: &Guest<'_>, tier: &Tier, now: Moment) -> Option<Reason> {
     // An empty one stays, ready for the next who needs it.
     let is_unwanted =
         tier.stored >= TIER_LEAST && state.wanted_at.is_none_or(|at| now.since(at) >= TIER_UNWANTED);
-    if state.vain.lasts(now) && tier.compresses_badly() {
+    // Also once it is empty: it is not used again before the pause is over.
+    if state.vain.lasts(now) {
         return Some(Reason::CompressesBadly { stored: tier.stored, held: tier.held });
     }
-    (is_unwanted || guest.class.tier.is_none()).then_some(Reason::TierUnwanted)
+    (is_unwanted || guest.tier_allowed.is_zero()).then_some(Reason::TierUnwanted)
 }
 
 /// Whether a guest may write memory to its tier.
 fn may_write(guest: &Guest<'_>, now: Moment) -> bool {
     let state = &guest.next.tier;
     guest.is_free()
-        && guest.class.tier.is_some()
+        && !guest.tier_allowed.is_zero()
         && !guest.is_withheld()
         && state.watched.is_none()
         && !state.back_off.lasts(now)
@@ -217,11 +187,6 @@ fn next_piece(guest: &Guest<'_>, agent: &Agent, tier: &Tier) -> Bytes {
     // After memory in use was written, the next piece is small.
     let most_of_all = if guest.next.tier.back_off.span == Span::ZERO { TIER_PIECE } else { TIER_LEAST };
     let most = agent.memory.anon.saturating_sub(TIER_LEAST);
-    let allowed = allowance(guest).saturating_sub(tier.stored).min(agent.memory.tier_free);
+    let allowed = guest.tier_allowed.min(tier.size).saturating_sub(tier.stored).min(agent.memory.tier_free);
     most_of_all.min(part).min(most).min(allowed)
-}
-
-/// The most of a guest's memory that may lie in its tier.
-fn allowance(guest: &Guest<'_>) -> Bytes {
-    guest.class.tier.map_or(Bytes::ZERO, |tier| tier.of(guest.full)).round_down(PAGE_4K)
 }

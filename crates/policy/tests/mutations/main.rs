@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 
 use common::{but, config, decide, elastic, guest, id, mib, proved, snapshot, told};
 use memtide_model::{
-    Absence, Action, Agent, AgentMemory, Bytes, Config, Deed, Fence, Hold, Keeps, KsmMode, KsmOrder,
-    KsmReason, KsmSeen, KsmSettings, Missed, Mode, Moment, Order, Ordered, Plan, Polling, Proof, Reading,
-    Reason, Request, Share, Snapshot, Space, Span, State, Subject, Tier, TierOrder, Tmpfs, TmpfsId, Withheld,
-    Witness, Witnessed,
+    Absence, Action, Agent, AgentMemory, Bytes, Commitment, Config, Deed, Fence, Hold, Keeps, KsmMode,
+    KsmOrder, KsmReason, KsmSeen, KsmSettings, Missed, Mode, Moment, Order, Ordered, Plan, Polling, Proof,
+    Reading, Reason, Request, Share, Snapshot, Space, Span, State, Subject, Tier, TierOrder, Tmpfs, TmpfsId,
+    Withheld, Witness, Witnessed,
 };
 use memtide_policy::{Violation, check, witness};
 
@@ -125,9 +125,10 @@ impl Given {
         self.plan.actions.push(Action::of(id(name), Request::Agent(Deed::Trim(mib(20))), reason));
     }
 
-    /// Asks for something of a guest of 1 GiB that may have half of it in a tier. 50 MiB are in it, and take 20 of the 64 that it may take.
+    /// Asks for something of a guest of 1 GiB that may have half of it in a tier. 50 MiB are in it, and take 40.
     fn tiers(&mut self, name: &str, request: Request) {
         self.seen.host.tiers = true;
+        self.config.commitment = Commitment::Elastic;
         self.default_class().tier = Share::percent(50);
         let memory = AgentMemory {
             anon: mib(300),
@@ -135,7 +136,7 @@ impl Given {
             tier_free: mib(462),
             ..AgentMemory::default()
         };
-        let tier = Tier { size: mib(512), limit: mib(64), stored: mib(50), held: mib(20), ..Tier::default() };
+        let tier = Tier { size: mib(512), stored: mib(50), held: mib(40), ..Tier::default() };
         let guest = self.guest(name);
         guest.told.agent = Reading::now(Agent { memory, tiers: true, ..Agent::default() });
         guest.cost.tier = Reading::now(tier);
@@ -144,9 +145,9 @@ impl Given {
         self.plan.actions.push(Action::of(id(name), request, reason));
     }
 
-    /// Attaches a tier that may take this much.
-    fn attaches(&mut self, name: &str, limit: Bytes) {
-        self.tiers(name, Request::Tier(TierOrder::Attach { size: mib(512), limit }));
+    /// Attaches a tier of this size.
+    fn attaches(&mut self, name: &str, size: Bytes) {
+        self.tiers(name, Request::Tier(TierOrder::Attach(size)));
         let guest = self.guest(name);
         guest.cost.tier = Reading::unsupported();
         if let Reading::Fresh { value, .. } = &mut guest.told.agent {
@@ -198,7 +199,7 @@ fn name(violation: &Violation) -> &'static str {
         Violation::TrimsNeeded { .. } => "TrimsNeeded",
         Violation::TierNotAllowed { .. } => "TierNotAllowed",
         Violation::DetachesInUse(_) => "DetachesInUse",
-        Violation::NoRoomForTier { .. } => "NoRoomForTier",
+        Violation::NoRoomToReadBack { .. } => "NoRoomToReadBack",
     }
 }
 
@@ -238,7 +239,7 @@ const ALL: [&str; 36] = [
     "NoRoomToUnmerge",
     "TierNotAllowed",
     "DetachesInUse",
-    "NoRoomForTier",
+    "NoRoomToReadBack",
 ];
 
 /// The broken promise, the mutation in words, and the mutation.
@@ -472,8 +473,11 @@ const MUTATIONS: &[Mutation] = &[
         g.trims("donor");
         g.seen.host.capacity = mib(8000);
     }),
-    ("AsksForNothing", "more goes to a tier than its limit allows", |g| {
-        g.tiers("donor", Request::Agent(Deed::PageOut(mib(45))));
+    ("AsksForNothing", "more goes to a tier than it has room for", |g| {
+        g.tiers("donor", Request::Agent(Deed::PageOut(mib(40))));
+        if let Reading::Fresh { value, .. } = &mut g.guest("donor").cost.tier {
+            value.size = mib(89);
+        }
     }),
     ("AsksForNothing", "more goes to a tier than the class allows", |g| {
         g.tiers("donor", Request::Agent(Deed::PageOut(mib(40))));
@@ -508,10 +512,12 @@ const MUTATIONS: &[Mutation] = &[
         g.guest("donor").told.agent = Reading::unsupported();
     }),
     ("TierNotAllowed", "it has one", |g| {
-        g.tiers("donor", Request::Tier(TierOrder::Attach { size: mib(512), limit: mib(16) }));
+        g.tiers("donor", Request::Tier(TierOrder::Attach(mib(16))));
     }),
-    ("TierNotAllowed", "a limit below what it takes", |g| {
-        g.tiers("donor", Request::Tier(TierOrder::Limit(mib(19))));
+    ("TierNotAllowed", "larger than its class allows", |g| g.attaches("donor", mib(801))),
+    ("TierNotAllowed", "strict counts it with all of its size", |g| {
+        g.attaches("donor", mib(16));
+        g.config.commitment = Commitment::Strict;
     }),
     ("TierNotAllowed", "a tier that is not there is detached", |g| {
         g.attaches("donor", mib(16));
@@ -522,14 +528,9 @@ const MUTATIONS: &[Mutation] = &[
         g.tiers("donor", Request::Tier(TierOrder::Detach));
         g.guest("donor").told.agent = Reading::absent(Absence::Silent);
     }),
-    ("NoRoomForTier", "20 MiB are left, and it may take 64 already", |g| {
-        g.plan.actions.clear();
-        g.tiers("donor", Request::Tier(TierOrder::Limit(mib(85))));
-    }),
-    ("NoRoomForTier", "two tiers take what is left for one", |g| {
-        g.plan.actions.clear();
-        g.attaches("donor", mib(16));
-        g.attaches("a", mib(16));
+    ("NoRoomToReadBack", "nothing is free", |g| {
+        g.tiers("donor", Request::Agent(Deed::UseTier(false)));
+        g.seen.host.other = mib(1900);
     }),
     ("PollsForNothing", "the statistics are polled each second already", |g| {
         g.witnessed("a").is_polled = true;
@@ -555,11 +556,6 @@ const ELASTIC: &[Mutation] = &[
             guest.cost.footprint = Reading::now(mib(100));
         }
         g.seen.host.other = mib(1590);
-    }),
-    ("NoRoomForTier", "nothing is free", |g| {
-        g.plan.actions.clear();
-        g.attaches("donor", mib(16));
-        g.seen.host.other = mib(1900);
     }),
     ("Unbacked", "nothing is free", |g| {
         g.seen.host.other = mib(1900);
@@ -595,11 +591,7 @@ fn every_violation_is_found() {
 
 #[test]
 fn a_tier_within_its_class_and_the_room_is_no_violation() {
-    for request in [
-        Request::Agent(Deed::PageOut(mib(40))),
-        Request::Tier(TierOrder::Limit(mib(80))),
-        Request::Agent(Deed::UseTier(false)),
-    ] {
+    for request in [Request::Agent(Deed::PageOut(mib(40))), Request::Agent(Deed::UseTier(false))] {
         let mut given = Given::strict();
         given.plan.actions.clear();
         given.tiers("donor", request);
@@ -610,7 +602,7 @@ fn a_tier_within_its_class_and_the_room_is_no_violation() {
     given.attaches("donor", mib(20));
     assert_eq!(given.found(), []);
     // Let go, it is detached.
-    given.guest("donor").cost.tier = Reading::now(Tier { limit: mib(64), ..Tier::default() });
+    given.guest("donor").cost.tier = Reading::now(Tier { limit: mib(578), ..Tier::default() });
     given.plan.actions.last_mut().unwrap().request = Request::Tier(TierOrder::Detach);
     assert_eq!(given.found(), []);
 }

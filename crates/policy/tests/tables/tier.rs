@@ -33,9 +33,9 @@ fn seen(millis: u64, spare: u64, tier: Option<Tier>) -> Snapshot {
 }
 
 /// A tier that its guest swaps to.
-fn used(stored: u64, held: u64, limit: u64) -> Option<Tier> {
-    let [stored, held, limit] = [stored, held, limit].map(mib);
-    Some(Tier { size: mib(512), limit, stored, held, ..Tier::default() })
+fn used(stored: u64, held: u64) -> Option<Tier> {
+    let [size, stored, held] = [512, stored, held].map(mib);
+    Some(Tier { size, limit: Tier::limit_of(size), stored, held, ..Tier::default() })
 }
 
 fn with_tiers() -> Config {
@@ -58,10 +58,15 @@ fn after(config: &Config, spare: u64, tier: Option<Tier>) -> Vec<Request> {
 }
 
 #[test]
-fn a_guest_gets_a_tier_only_if_its_class_has_one_and_the_host_has_room() {
-    let attach = Request::Tier(TierOrder::Attach { size: mib(512), limit: mib(16) });
+fn a_guest_gets_a_tier_only_if_its_class_has_one_and_the_host_has_room_for_its_table() {
+    let attach = Request::Tier(TierOrder::Attach(mib(512)));
     assert_eq!(after(&with_tiers(), 100, None), [attach]);
+    let (mut full, with) = (seen(6_000, 0, None), with_tiers());
+    full.host.other = full.host.capacity;
+    assert_eq!(about_tiers(&tick(&with, &known(&with, &seen(1_000, 0, None)), &full)), []);
     assert_eq!(after(&config(), 100, None), []);
+    let strict = Config { commitment: Commitment::Strict, ..with_tiers() };
+    assert_eq!(after(&strict, 600, None), [], "a worst case that does not compress gains nothing");
     let mut cannot = seen(6_000, 100, None);
     cannot.host.tiers = false;
     let config = with_tiers();
@@ -71,26 +76,24 @@ fn a_guest_gets_a_tier_only_if_its_class_has_one_and_the_host_has_room() {
 
 #[test]
 fn an_attached_tier_is_used_before_anything_is_written_to_it() {
-    let attached = Some(Tier { limit: mib(16), ..Tier::default() });
+    let attached = Some(Tier { limit: mib(578), ..Tier::default() });
     assert_eq!(after(&with_tiers(), 100, attached), [Request::Agent(Deed::UseTier(true))]);
 }
 
 #[test]
-fn a_limit_grows_before_a_piece_is_written_and_never_beyond_what_the_class_allows() {
-    let limit = |bytes| Request::Tier(TierOrder::Limit(mib(bytes)));
-    assert_eq!(after(&with_tiers(), 100, used(0, 0, 16)), [limit(64)]);
-    assert_eq!(after(&with_tiers(), 100, used(0, 0, 64)), [Request::Agent(Deed::PageOut(mib(64)))]);
+fn a_piece_is_written_and_never_beyond_what_the_class_allows() {
+    assert_eq!(after(&with_tiers(), 100, used(0, 0)), [Request::Agent(Deed::PageOut(mib(64)))]);
     // Half of it lies there already.
-    assert_eq!(after(&with_tiers(), 100, used(512, 200, 280)), []);
+    assert_eq!(after(&with_tiers(), 100, used(512, 200)), []);
 }
 
 #[test]
 fn memory_that_is_read_back_was_in_use() {
     let config = with_tiers();
-    let tier = used(0, 0, 64);
+    let tier = used(0, 0);
     let state = known(&config, &seen(1_000, 100, tier));
     let state = tick(&config, &state, &seen(6_000, 100, tier)).state;
-    let back = used(60, 24, 64).map(|tier| Tier { read: mib(8), ..tier });
+    let back = used(60, 24).map(|tier| Tier { read: mib(8), ..tier });
     let after = tick(&config, &state, &seen(8_000, 100, back)).state;
     let TierState { watched, back_off, .. } = after.guests[&id("cold")].tier;
     assert_eq!((watched, back_off.span), (None, Span::from_secs(10)));
@@ -98,7 +101,7 @@ fn memory_that_is_read_back_was_in_use() {
 
 #[test]
 fn what_does_not_compress_is_let_go() {
-    let bad = used(64, 64, 80).map(|tier| Tier { incompressible: mib(40), ..tier });
+    let bad = used(64, 64).map(|tier| Tier { incompressible: mib(40), ..tier });
     let config = with_tiers();
     let state = known(&config, &seen(1_000, 600, bad));
     let decision = tick(&config, &state, &seen(6_000, 600, bad));
@@ -107,7 +110,7 @@ fn what_does_not_compress_is_let_go() {
         about_tiers(&decision).into_iter().any(|request| matches!(request, Request::Agent(Deed::PageOut(_))));
     assert!(!written, "{:#?}", decision.plan);
     // Once the guest has let it go.
-    let unused = bad.map(|tier| Tier { size: Bytes::ZERO, ..tier });
+    let unused = Some(Tier { limit: mib(578), ..Tier::default() });
     let after = tick(&config, &decision.state, &seen(9_000, 600, unused));
     assert_eq!(about_tiers(&after), [Request::Tier(TierOrder::Detach)]);
 }
