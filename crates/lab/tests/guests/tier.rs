@@ -64,6 +64,40 @@ pub fn cold_memory_goes_to_a_tier_and_every_byte_comes_back() {
     assert_eq!(host.oom_kills().unwrap(), 0);
 }
 
+pub fn a_full_tier_that_does_not_compress_hurts_nobody_and_is_let_go() {
+    crate::needs_zram();
+    let run = prepare("test-tier-full");
+    let guests = start(&run, [reporting("tier-full", mib(512), true).agent(true).hotplug(true)]);
+    let guest = &guests[0];
+    let config = "mode = \"manage\"\nbudget = \"2 GiB\"\ndiscover = [\"tier-full\"]\n\
+                  commitment = \"elastic\"\n[class.default]\ntier = \"12%\"\n";
+    let daemon = Daemon::start(run.path(), config).unwrap();
+    let explained = || daemon.command(&["explain", "tier-full"]).unwrap();
+    let kept = guest.begin(load("--size 240M --seed 5 --passes 1 --rate 8M --verify")).unwrap();
+    until("a tier in use", JOB, || Ok(explained().contains("swap to its tier").then_some(())))
+        .unwrap_or_else(|error| panic!("{error}\n{}", explained()));
+    // More than fits: nobody asks the guest's kernel to swap, and it fills the tier with noise.
+    let more = guest.begin(load("--size 240M --seed 6 --passes 1 --hold 5s --verify")).unwrap();
+    let full = until("a full tier", JOB, || {
+        Ok(tier_of(&daemon, guest).filter(|tier| tier.stored >= tier.size.mul_div(3, 4)))
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{}", explained()));
+    say(&format!("{full:?}"));
+    assert!(full.held > full.stored && full.held < full.limit, "{full:?}");
+    for (job, what) in [(more, "taking memory"), (kept, "keeping memory")] {
+        guest.finish::<Summary>(job, what, JOB).unwrap();
+    }
+    unhurt(guest);
+    until("no tier", JOB, || Ok(tier_of(&daemon, guest).is_none().then_some(())))
+        .unwrap_or_else(|error| panic!("{error}\n{}", explained()));
+    say(&explained());
+    until("no device", JOB, || {
+        Ok(noted(&Root::system()).iter().all(|noted| noted.pid != guest.pid()).then_some(()))
+    })
+    .unwrap();
+    daemon.stop().unwrap();
+}
+
 pub fn a_guest_without_a_port_gets_no_tier_and_no_device_stays() {
     crate::needs_zram();
     let run = prepare("test-tier-port");
