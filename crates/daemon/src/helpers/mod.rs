@@ -122,6 +122,8 @@ impl Helper {
         if self.is_busy && self.answer_to_last::<A>(Instant::now())?.is_none() {
             return Err(Absence::Refused("an earlier request is still under way".to_owned()));
         }
+        // A file that came with a late answer is nobody's.
+        drop(self.passed());
         self.last += 1;
         let mut line =
             serde_json::to_vec(&Numbered { number: self.last, what }).map_err(|_| Absence::Malformed)?;
@@ -213,7 +215,19 @@ fn ask<Q: Serialize, A: DeserializeOwned>(
     helper: &mut Result<Helper, Absence>,
     what: &Q,
 ) -> Result<A, Absence> {
-    let asked = helper.as_mut().map_err(|why| why.clone())?.ask(what, ANSWERS_WITHIN);
+    ask_within(helper, what, ANSWERS_WITHIN)
+}
+
+/// The same, and waits at most `within` for the answer.
+///
+/// # Errors
+/// As [`ask`].
+fn ask_within<Q: Serialize, A: DeserializeOwned>(
+    helper: &mut Result<Helper, Absence>,
+    what: &Q,
+    within: Duration,
+) -> Result<A, Absence> {
+    let asked = helper.as_mut().map_err(|why| why.clone())?.ask(what, within);
     if matches!(asked, Err(Absence::Gone | Absence::Malformed)) {
         *helper = Err(Absence::Refused(ENDED.to_owned()));
     }

@@ -56,11 +56,10 @@ impl Tiers {
             return;
         }
         self.looked_at = Some(now);
-        let mut noted = zram::noted(&self.root);
+        let noted = zram::noted(&self.root);
         let sweeps = has_ended || now.since(self.swept_at) >= SWEEPS_EVERY;
         if sweeps && self.works() && !noted.is_empty() {
             self.sweep(now);
-            noted = zram::noted(&self.root);
         }
         self.known.retain(|_, (known, _)| noted.contains(known));
         for noted in noted {
