@@ -11,6 +11,7 @@ mod nodes;
 mod outsiders;
 mod pressure;
 mod survey;
+mod swap;
 mod tiers;
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -33,6 +34,7 @@ use self::costs::{Costs, Weighing};
 use self::ending::Ending;
 use self::nodes::Nodes;
 use self::pressure::trigger as pressure_trigger;
+use self::swap::HostSwap;
 use self::tiers::Tiers;
 use crate::guest_locks::GuestLocks;
 use crate::helpers::ksm::{self, Merger};
@@ -139,6 +141,7 @@ pub struct LiveWorld {
     host: HostReading,
     warned: Vec<String>,
     cgroups: Cgroups,
+    swap: HostSwap,
     nodes: Nodes,
     killed: Vec<Killed>,
 }
@@ -205,6 +208,7 @@ impl LiveWorld {
             host: HostReading::new(unseen),
             warned: Vec::new(),
             cgroups,
+            swap: HostSwap::default(),
             nodes,
             killed: Vec::new(),
         };
@@ -436,6 +440,7 @@ impl World for LiveWorld {
             HostSeen { splits, tiers, ksm, ending, ..host }
         });
         let host = self.host.next(read, now);
+        self.swap.look(&host.swap, now);
         // Last: an order that comes while the guests are asked need not wait for the next tick.
         let orders = self.orders.take(now);
         Snapshot { taken_at: now, wall, host, guests, tmpfs, orders }
@@ -462,7 +467,7 @@ impl World for LiveWorld {
     }
 
     fn warnings(&self) -> Vec<String> {
-        self.cgroups.warnings()
+        self.swap.warning().into_iter().chain(self.cgroups.warnings()).collect()
     }
 
     fn outsiders(&self) -> Outsiders {

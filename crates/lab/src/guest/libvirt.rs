@@ -13,6 +13,9 @@ use crate::machine::lab::Run;
 /// The namespace of further arguments (libvirt's `docs/kbase/qemu-passthrough-security.rst`).
 const OF_QEMU: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
 
+/// More ports than the lab's guests have devices.
+const PORTS: usize = 8;
+
 impl GuestBuilder {
     /// The XML of its domain, with QEMU started by `emulator`.
     ///
@@ -45,6 +48,12 @@ impl GuestBuilder {
                  <source file='{file}'/><target dev='vda' bus='virtio'/><readonly/></disk>"
             )
         });
+        // libvirt gives each device a port, and makes as many ports as there are devices.
+        let port = "<controller type='pci' model='pcie-root-port'/>";
+        let ports = match self.hotplug {
+            true => format!("<controller type='pci' index='0' model='pcie-root'/>{}", port.repeat(PORTS)),
+            false => String::new(),
+        };
         let arguments: String = self
             .of_the_lab(files)
             .iter()
@@ -54,7 +63,7 @@ impl GuestBuilder {
             "<domain type='{kind}' xmlns:qemu='{OF_QEMU}'><name>{name}</name><memory unit='KiB'>{memory}</memory><vcpu>1</vcpu>\
              <os><type arch='x86_64' machine='q35'>hvm</type><kernel>{kernel}</kernel><initrd>{initrd}</initrd><cmdline>{APPEND}</cmdline></os>\
              <features><acpi/>{features}</features><cpu mode='{cpu}'/><on_reboot>restart</on_reboot>\
-             <devices><emulator>{emulator}</emulator><controller type='usb' model='none'/><controller type='virtio-serial' index='0'/>{agent}{disk}\
+             <devices><emulator>{emulator}</emulator><controller type='usb' model='none'/><controller type='virtio-serial' index='0'/>{ports}{agent}{disk}\
              <memballoon model='virtio' autodeflate='{deflate}' freePageReporting='{reporting}'/></devices>\
              <qemu:commandline>{arguments}</qemu:commandline></domain>",
             name = self.name,

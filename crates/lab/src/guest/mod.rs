@@ -80,6 +80,7 @@ pub struct GuestBuilder {
     disk: Option<Disk>,
     accel: Option<Accel>,
     agent: bool,
+    hotplug: bool,
     vmm: Vmm,
     uml_kernel: UmlKernel,
     memory_dir: Option<PathBuf>,
@@ -155,8 +156,9 @@ impl GuestBuilder {
 
     /// Whether a device can be plugged into it while it runs; off by default. (QEMU's q35 has no free port.)
     #[must_use]
-    pub fn hotplug(self, on: bool) -> Self {
-        if on { self.arguments(&["-device", "pcie-root-port,id=hotplug0,chassis=1"]) } else { self }
+    pub const fn hotplug(mut self, on: bool) -> Self {
+        self.hotplug = on;
+        self
     }
 
     /// Its own swap device; the guest does not swap to it before [`Swap::on`].
@@ -286,6 +288,7 @@ impl Guest {
             disk: None,
             accel: None,
             agent: false,
+            hotplug: false,
             vmm: Vmm::Qemu,
             uml_kernel: UmlKernel::Usual,
             memory_dir: None,

@@ -73,6 +73,9 @@ impl GuestBuilder {
             let device = format!("virtserialport,chardev=agent,name={}", memtide_agent::wire::PORT);
             command.args(["-chardev", &port, "-device", &device]);
         }
+        if self.hotplug {
+            command.args(["-device", "pcie-root-port,id=hotplug0,chassis=1"]);
+        }
         if let Some(disk) = &self.disk {
             let direct = on(disk.direct());
             let file = escaped(&disk.path);

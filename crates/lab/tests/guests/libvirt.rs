@@ -1,12 +1,15 @@
 //! Guests of libvirt: a real libvirtd of the lab's own starts them, and memtide reaches them over it.
 
+use memtide_host::Root;
+use memtide_host::zram::noted;
 use memtide_lab::experiments::react::stall::managing;
 use memtide_lab::guest::Guest;
 use memtide_lab::machine::lab::{Lab, Run};
 use memtide_lab::machine::libvirtd::Libvirtd;
 use memtide_lab::managers::daemon::Daemon;
 use memtide_lab::wait::until;
-use memtide_lab::work::exercise::fill;
+use memtide_lab::work::exercise::{fill, load};
+use memtide_load::exerciser::report::Summary;
 use memtide_model::{Fence, Polling, Span, Verdict};
 use memtide_testing::skip;
 use rustix::process::{Pid, Signal, kill_process};
@@ -173,4 +176,48 @@ pub fn a_guest_that_was_saved_and_restored_is_managed_again() {
     libvirtd.virsh(&["destroy", saved.name()]).unwrap();
     until("it is gone", JOB, || Ok(daemon.guest(saved.name()).is_err().then_some(()))).unwrap();
     unhurt(&guests[0]);
+}
+
+/// libvirt opens the device by its path, and gives it to a guest of its own; at the end it takes it away.
+pub fn a_guest_swaps_to_a_tier_that_libvirt_attached() {
+    crate::needs_zram();
+    let lab = the_lab().with_libvirt(&say).unwrap_or_else(|why| skip(&why.to_string()));
+    let run = Run::create(&lab, "test-lvt").unwrap();
+    let guests = start(&run, [reporting("lvt-1", mib(512), true).agent(true).hotplug(true)]);
+    let guest = &guests[0];
+    let config = |tier: &str| {
+        format!(
+            "mode = \"manage\"\nbudget = \"2 GiB\"\ndiscover = [\"lvt-*\"]\ncommitment = \"elastic\"\n\
+             [class.default]\ntier = \"{tier}\"\n{}",
+            lab.libvirtd().unwrap().settings()
+        )
+    };
+    let mut daemon = Daemon::start(run.path(), &config("50%")).unwrap();
+    let explained = |daemon: &Daemon| daemon.command(&["explain", "lvt-1"]).unwrap();
+    let heap =
+        guest.begin(load("--size 300M --content heap --seed 5 --passes 1 --rate 5M --verify")).unwrap();
+    until("a tier in use", JOB, || Ok(explained(&daemon).contains("swap to its tier").then_some(())))
+        .unwrap_or_else(|error| panic!("{error}\n{}", explained(&daemon)));
+    let xml = lab.libvirtd().unwrap().virsh(&["dumpxml", "lvt-1"]).unwrap();
+    assert!(xml.contains("memtide-tier"), "{xml}");
+    // More than fits: its kernel swaps.
+    let more =
+        guest.begin(load("--size 200M --content heap --seed 6 --passes 1 --hold 5s --verify")).unwrap();
+    until("memory in the tier", JOB, || {
+        let tier = daemon.guest("lvt-1")?.seen.cost.tier.latest().copied();
+        Ok(tier.filter(|tier| tier.stored >= mib(16)))
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{}", explained(&daemon)));
+    for (job, what) in [(more, "taking memory"), (heap, "keeping a heap")] {
+        guest.finish::<Summary>(job, what, JOB).unwrap();
+    }
+    unhurt(guest);
+    daemon.configure(&config("off")).unwrap();
+    until("no device", JOB, || {
+        Ok(noted(&Root::system()).iter().all(|noted| noted.pid != guest.pid()).then_some(()))
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{}", explained(&daemon)));
+    let xml = lab.libvirtd().unwrap().virsh(&["dumpxml", "lvt-1"]).unwrap();
+    assert!(!xml.contains("memtide-tier"), "{xml}");
+    daemon.stop().unwrap();
 }

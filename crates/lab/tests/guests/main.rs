@@ -84,7 +84,7 @@ const LONG: [Test; 14] = tests![
 ];
 
 /// Tests that wait most of the time, the longest first: they start in this order.
-const OTHERS: [Test; 36] = tests![
+const OTHERS: [Test; 37] = tests![
     density::more_guests_get_through_with_memtide,
     operator::an_operator_is_obeyed,
     operator::balloons_that_somebody_else_moved_are_left_alone,
@@ -93,6 +93,7 @@ const OTHERS: [Test; 36] = tests![
     old_and_new::an_old_qemu_beside_an_old_kernel,
     libvirt::a_guest_of_libvirt_is_managed_like_any_other,
     libvirt::a_frozen_qemu_holds_up_nobody_else,
+    libvirt::a_guest_swaps_to_a_tier_that_libvirt_attached,
     libvirt::a_guest_that_was_saved_and_restored_is_managed_again,
     memtide::a_stall_is_answered_from_free_memory,
     memtide::a_stall_is_answered_from_a_donor,
