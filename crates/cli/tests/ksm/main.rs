@@ -250,7 +250,8 @@ fn started_again() {
     assert_ne!(host.settings().unwrap(), host.found, "nobody was there to put it back");
     // One that does not govern does so, too.
     let daemon = host.daemon(false);
-    assert_eq!(host.settings().unwrap(), host.found, "{}", daemon.log());
+    until("the settings as found", || host.settings() == Some(host.found), || daemon.log());
+    until("its words", || daemon.log().contains("KSM is as it was found"), || daemon.log());
     assert!(daemon.log().contains("KSM is as it was found before memtide was killed"), "{}", daemon.log());
     daemon.end();
     // The one that was killed found it so. The next one, too.

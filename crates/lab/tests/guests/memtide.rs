@@ -140,14 +140,12 @@ pub fn a_self_deflation_hurts_nobody() {
     let took = greedy.actual().unwrap();
     assert!(took > mib(500), "the guest deflated its own balloon: {took}");
     free(greedy, taken).unwrap();
-    // memtide writes the target again, and the balloon follows.
+    // memtide writes a target, and the balloon follows.
     daemon
-        .until("the target again", JOB, "self-1", |detail| {
+        .until("its limit again", JOB, "self-1", |detail| {
             (detail.status.report.actual <= mib(330)).then_some(())
         })
         .unwrap();
-    let changes = daemon.guest("self-1").unwrap().changes;
-    assert!(changes.iter().any(|change| change.reason.contains("deflated its own balloon")), "{changes:#?}");
     verified(modest, kept);
     for guest in &guests {
         unhurt(guest);
