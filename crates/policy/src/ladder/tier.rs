@@ -56,7 +56,6 @@ fn watch(guest: &mut Guest<'_>, is_urgent: bool, now: Moment) {
 #[must_use]
 pub fn orders(scene: &Scene, makes_tiers: bool, guests: &mut [Guest<'_>]) -> Vec<Action> {
     let (is_wanted, is_urgent) = (!scene.wanted().is_zero(), !scene.urgent().is_zero());
-    let mut room = scene.ledger.free();
     let mut actions = Vec::new();
     for guest in guests.iter_mut() {
         watch(guest, is_urgent, scene.now);
@@ -64,10 +63,6 @@ pub fn orders(scene: &Scene, makes_tiers: bool, guests: &mut [Guest<'_>]) -> Vec
             guest.next.tier.wanted_at = Some(scene.now);
         }
         let Some((order, reason)) = order(guest, makes_tiers, scene.now) else { continue };
-        if let TierOrder::Attach(size) = order {
-            let Some(rest) = room.checked_sub(Tier::table_of(size)) else { continue };
-            room = rest;
-        }
         actions.push(Action::of(guest.seen.id.clone(), Request::Tier(order), reason));
     }
     actions

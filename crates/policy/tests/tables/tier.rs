@@ -58,12 +58,12 @@ fn after(config: &Config, spare: u64, tier: Option<Tier>) -> Vec<Request> {
 }
 
 #[test]
-fn a_guest_gets_a_tier_only_if_its_class_has_one_and_the_host_has_room_for_its_table() {
+fn a_guest_gets_a_tier_only_if_its_class_has_one_also_on_a_full_host() {
     let attach = Request::Tier(TierOrder::Attach(mib(512)));
     assert_eq!(after(&with_tiers(), 100, None), [attach]);
     let (mut full, with) = (seen(6_000, 0, None), with_tiers());
     full.host.other = full.host.capacity;
-    assert_eq!(about_tiers(&tick(&with, &known(&with, &seen(1_000, 0, None)), &full)), []);
+    assert_eq!(about_tiers(&tick(&with, &known(&with, &seen(1_000, 0, None)), &full)), [attach]);
     assert_eq!(after(&config(), 100, None), []);
     let strict = Config { commitment: Commitment::Strict, ..with_tiers() };
     assert_eq!(after(&strict, 600, None), [], "a worst case that does not compress gains nothing");

@@ -370,7 +370,7 @@ fn rows<'a>() -> [Row<Ran<'a>>; 16] {
         ("cold heaps at the end", |ran| bytes_of(ran, |r| Some(r.cold_bytes), "")),
         ("of it read back and intact", |ran| bytes_of(ran, |r| r.cold_verified_bytes, "n/a")),
         ("guests: read back from swap", |ran| bytes_of(ran, |r| r.guest_swap_in_bytes, "not known")),
-        ("host: most memory in tiers besides", |ran| bytes_of(ran, |r| Some(r.tier_held_bytes), "")),
+        ("host: most memory in tiers", |ran| bytes_of(ran, |r| Some(r.tier_held_bytes), "")),
         ("moved by balloons", |ran| bytes_of(ran, |r| Some(r.memory_moved_bytes), "")),
         ("from need to grant, median", |ran| {
             over_runs(ran, |r| r.seconds_to_grant, |seconds| format!("{seconds:.1} s"), "n/a")

@@ -84,7 +84,7 @@ pub struct DensityResult {
     pub cold_verified_bytes: Option<Bytes>,
     /// Bytes that the guests read from their own swap before that; null if one of them did not answer.
     pub guest_swap_in_bytes: Option<Bytes>,
-    /// The most memory that compressed tiers took at once, besides what is charged to the small host.
+    /// The most memory that compressed tiers took at once. The small host pays for it.
     pub tier_held_bytes: Bytes,
     /// Bytes that the balloons moved, in both directions.
     pub memory_moved_bytes: Bytes,
