@@ -239,6 +239,8 @@ pub enum Reason {
     },
     /// Memory is there again for what lies in the guest's tier, or its class allows none.
     TierUnwanted,
+    /// The guest cannot swap to its tier: somebody took the device from it.
+    TierLost,
     /// KSM begins or ends a burst.
     Ksm(KsmReason),
     /// The operator ordered it.
@@ -276,6 +278,9 @@ impl Reason {
             }
             Self::CompressesBadly { stored, held } => {
                 write!(f, "more than half of the {stored} in its tier does not compress: it takes {held}")
+            }
+            Self::TierLost => {
+                f.write_str("the guest cannot swap to its tier: its device may have been taken away")
             }
             _ => f.write_str("nobody needs the memory that its tier saves any more"),
         }
@@ -345,7 +350,9 @@ impl fmt::Display for Reason {
             Self::TmpfsShort { free, wanted, node: None } => {
                 write!(f, "the tmpfs of its memory file has {free} free; its guests need {wanted}")
             }
-            Self::ToTier { .. } | Self::CompressesBadly { .. } | Self::TierUnwanted => self.of_tier(f),
+            Self::ToTier { .. } | Self::CompressesBadly { .. } | Self::TierUnwanted | Self::TierLost => {
+                self.of_tier(f)
+            }
             Self::Ksm(reason) => reason.fmt(f),
             Self::CacheLimit => f.write_str("its class limits page cache"),
             Self::Ordered => f.write_str("ordered by the operator"),

@@ -193,6 +193,12 @@ pub struct TierState {
     /// The last memory that was written to it and is being watched.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub watched: Option<PagedOut>,
+    /// What lies in it because memtide asked for it, or was watched and not read back. The rest was squeezed out of a guest that may use it.
+    #[serde(default)]
+    pub trusted: Bytes,
+    /// The last piece of it that was not read back, and when that was known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cold: Option<(Bytes, Moment)>,
     /// The pause after memory that was read back soon.
     #[serde(default)]
     pub back_off: BackOff,

@@ -27,8 +27,12 @@ pub struct Tier {
 }
 
 impl Tier {
-    /// The limit of a tier of this size: all of it, even if nothing in it compresses, and an eighth for pages of the pool that are not full. A kernel that meets
-    /// a limit refuses a write, and a guest whose swap refuses writes tries again for minutes; so there must be room for whatever the guest's kernel writes.
+    /// What lies in a tier shows how well its guest's memory compresses once it is this much.
+    const SAYS_ENOUGH: Bytes = Bytes::from_mib(16);
+
+    /// The most of the host's memory that a tier of this size may take: its size, in case nothing in it compresses, an eighth for partly filled pages of zram, and
+    /// its table. zram that reaches its limit refuses writes, and a guest whose swap refuses writes tries again for minutes; so there is room for whatever the
+    /// guest's kernel writes.
     #[must_use]
     pub fn limit_of(size: Bytes) -> Bytes {
         size.saturating_add(size.mul_div(1, 8)).saturating_add(Self::table_of(size))
@@ -44,6 +48,21 @@ impl Tier {
     #[must_use]
     pub fn gained(&self) -> Bytes {
         self.stored.saturating_sub(self.held)
+    }
+
+    /// The host's memory that it will take for `bytes` more: as what lies in it, and all of it as long as that says little.
+    #[must_use]
+    pub fn takes(&self, bytes: Bytes) -> Bytes {
+        match self.is_proved() {
+            true => bytes.mul_div(self.held.min(self.stored).get(), self.stored.get()),
+            false => bytes,
+        }
+    }
+
+    /// Whether what lies in it shows how well its guest's memory compresses.
+    #[must_use]
+    pub fn is_proved(&self) -> bool {
+        self.stored >= Self::SAYS_ENOUGH
     }
 
     /// Whether more than half of what lies in it does not compress.
@@ -90,5 +109,6 @@ mod tests {
         assert_eq!((tier.gained(), tier.compresses_badly()), (mib(60), false));
         let bad = Tier { held: mib(104), incompressible: mib(90), ..tier };
         assert_eq!((bad.gained(), bad.compresses_badly()), (Bytes::ZERO, true));
+        assert_eq!([tier, bad, Tier::default()].map(|tier| tier.takes(mib(10))), [mib(4), mib(10), mib(10)]);
     }
 }

@@ -8,8 +8,8 @@
 //! **Property.** An action that was not tried leaves no trace.
 
 use memtide_model::{
-    Action, AgentAsked, Answer, Asked, Bytes, Deed, GuestSeen, GuestState, Moment, PagedOut, Plan, Request,
-    Snapshot, Span, State, Takes, Tier, TierOrder,
+    Action, AgentAsked, Answer, Asked, BackOff, Bytes, Deed, GuestSeen, GuestState, Moment, PagedOut, Plan,
+    Request, Snapshot, Span, State, Takes, Tier, TierOrder,
 };
 
 use crate::belief::{gain, search};
@@ -62,6 +62,7 @@ impl Heard<'_> {
                 guest.agent.asked = Some(AgentAsked { at: self.now, deed, bytes, ended });
                 if let (Deed::PageOut(bytes), Some(tier)) = (deed, self.tier()) {
                     guest.tier.watched = Some(PagedOut { bytes, since: self.now, read: tier.read });
+                    guest.tier.trusted = guest.tier.trusted.saturating_add(bytes);
                 }
             }
             Request::Share(_) => guest.share_asked_at = Some(self.now),
@@ -82,8 +83,12 @@ impl Heard<'_> {
 
     fn note_tier(&self, guest: &mut GuestState, order: TierOrder) {
         guest.tier.asked_at = Some(self.now);
-        if matches!(order, TierOrder::Attach(_)) && !self.is_done {
-            guest.tier.vain = guest.tier.vain.again(self.now, FIRST_PAUSE, LONGEST_PAUSE);
+        match order {
+            TierOrder::Attach(_) if self.is_done => guest.tier.back_off = BackOff::default(),
+            TierOrder::Attach(_) => {
+                guest.tier.vain = guest.tier.vain.again(self.now, FIRST_PAUSE, LONGEST_PAUSE)
+            }
+            TierOrder::Detach => {}
         }
     }
 

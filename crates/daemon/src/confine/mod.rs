@@ -382,6 +382,8 @@ mod tests {
                 let made = memtide_host::zram::make(&root, pid, 1, size);
                 let (device, file) = made.unwrap();
                 drop(file);
+                // Without this right it would take the kernel's default.
+                fs::read(root.sys(format!("block/zram{device}/comp_algorithm"))).unwrap();
                 memtide_host::zram::remove(&root, device).unwrap();
                 assert!(fs::write("/sys/kernel/mm/ksm/run", "1").is_err());
                 assert!(fs::read("/proc/self/stat").is_err());

@@ -1,10 +1,10 @@
-//! The host's own swap: what the host reads back from it is a broken promise, and told as a warning.
+//! The host's own swap: what the host reads back from it is reported as a warning.
 
 use std::collections::VecDeque;
 
 use memtide_model::{Bytes, Moment, Reading, Span, SwapCounters};
 
-/// A warning tells of this much time.
+/// The time that a warning covers.
 const TOLD_FOR: Span = Span::from_secs(600);
 /// The counters are remembered this often.
 const REMEMBERED_EVERY: Span = Span::from_secs(10);
@@ -36,7 +36,7 @@ impl HostSwap {
     pub(super) fn warning(&self) -> Option<String> {
         let lately = self.lately;
         (lately >= LEAST).then(|| {
-            format!("the host swaps: it has read {lately} back from its own swap within 10 min, which memtide is there to prevent")
+            format!("the host swaps: it read {lately} back from its own swap in the last 10 min. Its guests and programs need more memory than it has")
         })
     }
 }
@@ -56,7 +56,7 @@ mod tests {
         };
         assert_eq!(look(0, 500), None, "before memtide was there");
         assert_eq!(look(5, 500), None);
-        assert!(look(20, 512).unwrap().starts_with("the host swaps: it has read 12 MiB back"));
+        assert!(look(20, 512).unwrap().starts_with("the host swaps: it read 12 MiB back"));
         assert!(look(30, 512).is_some());
         assert!(look(620, 512).is_some(), "it was at 20 s at the latest");
         assert_eq!(look(700, 512), None);

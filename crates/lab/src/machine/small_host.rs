@@ -70,18 +70,6 @@ impl SmallHost {
         Ok(self)
     }
 
-    /// Leaves what the kernel holds for the guests outside of the cgroup (`besides`) out of the limit, as it would be on a host of this size.
-    ///
-    /// # Errors
-    /// If more is in use: a host of this size would kill now. Or if the cgroup cannot be written.
-    pub fn leave(&self, besides: Bytes) -> Result<(), LabError> {
-        let limit = match self.version {
-            Version::V1 => "memory.limit_in_bytes",
-            Version::V2 => "memory.max",
-        };
-        self.write(limit, self.capacity.saturating_sub(besides))
-    }
-
     /// The limit.
     #[must_use]
     pub const fn capacity(&self) -> Bytes {
@@ -213,18 +201,14 @@ mod tests {
             }
             Ok(host) => host,
         };
-        let status = run_in(&host, script);
-        Some((host, status))
-    }
-
-    fn run_in(host: &SmallHost, script: &str) -> std::process::ExitStatus {
-        Command::new("sh")
+        let status = Command::new("sh")
             .args(["-c", "echo $$ > \"$0\" && eval \"$1\""])
             .arg(host.procs())
             .arg(script)
             .stderr(Stdio::null())
             .status()
-            .unwrap()
+            .unwrap();
+        Some((host, status))
     }
 
     #[test]
@@ -239,17 +223,6 @@ mod tests {
         let dir = host.dir().to_owned();
         drop(host);
         assert!(!dir.exists());
-    }
-
-    #[test]
-    fn what_is_held_besides_is_left_out_of_the_limit() {
-        let Some((host, _)) = in_small_host("true") else { return };
-        let program = "exec dd if=/dev/zero of=/dev/null bs=16M count=1";
-        assert!(run_in(&host, program).success());
-        host.leave(host.capacity().saturating_sub(Bytes::from_mib(8))).unwrap();
-        assert_eq!(run_in(&host, program).signal(), Some(9));
-        host.leave(Bytes::ZERO).unwrap();
-        assert!(run_in(&host, program).success());
     }
 
     #[test]

@@ -84,7 +84,7 @@ const LONG: [Test; 14] = tests![
 ];
 
 /// Tests that wait most of the time, the longest first: they start in this order.
-const OTHERS: [Test; 37] = tests![
+const OTHERS: [Test; 38] = tests![
     density::more_guests_get_through_with_memtide,
     operator::an_operator_is_obeyed,
     operator::balloons_that_somebody_else_moved_are_left_alone,
@@ -107,6 +107,7 @@ const OTHERS: [Test; 37] = tests![
     agent::memtide_asks_the_agent_before_it_takes,
     tier::cold_memory_goes_to_a_tier_and_every_byte_comes_back,
     tier::a_full_tier_that_does_not_compress_hurts_nobody_and_is_let_go,
+    tier::a_device_that_is_taken_away_leaves_nothing_and_is_replaced,
     tier::a_guest_without_a_port_gets_no_tier_and_no_device_stays,
     torn::memtide_gives_the_host_its_torn_huge_pages,
     uml::memory_moves_between_uml_instances,

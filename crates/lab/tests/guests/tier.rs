@@ -1,5 +1,7 @@
 //! A compressed tier of a real guest: made by a real daemon, plugged into a real QEMU, filled by the agent, checked by the exerciser.
 
+use std::time::Duration;
+
 use memtide_host::Root;
 use memtide_host::zram::noted;
 use memtide_lab::guest::{Guest, GuestBuilder};
@@ -8,8 +10,12 @@ use memtide_lab::wait::until;
 use memtide_lab::work::exercise::load;
 use memtide_load::exerciser::report::Summary;
 use memtide_model::Tier;
+use serde_json::json;
 
 use crate::{JOB, mib, prepare, reporting, say, start, start_in, unhurt};
+
+/// The longest time until a lost device is given up and replaced: three pauses, and the guest's own time to notice.
+const LOST: Duration = Duration::from_secs(240);
 
 /// The tier of a guest, if it has one.
 fn tier_of(daemon: &Daemon, guest: &Guest) -> Option<Tier> {
@@ -95,6 +101,38 @@ pub fn a_full_tier_that_does_not_compress_hurts_nobody_and_is_let_go() {
         Ok(noted(&Root::system()).iter().all(|noted| noted.pid != guest.pid()).then_some(()))
     })
     .unwrap();
+    daemon.stop().unwrap();
+}
+
+/// Somebody unplugs the device from a guest that has memory in it: the programs of that memory are lost, and nobody and nothing else.
+pub fn a_device_that_is_taken_away_leaves_nothing_and_is_replaced() {
+    crate::needs_zram();
+    let run = prepare("test-tier-lost");
+    let guests = start(&run, [reporting("tier-lost", mib(512), true).agent(true).hotplug(true)]);
+    let guest = &guests[0];
+    let config = "mode = \"manage\"\nbudget = \"2 GiB\"\ndiscover = [\"tier-lost\"]\n\
+                  commitment = \"elastic\"\n[class.default]\ntier = \"50%\"\n";
+    let daemon = Daemon::start(run.path(), config).unwrap();
+    let explained = || daemon.command(&["explain", "tier-lost"]).unwrap();
+    guest.begin(load("--size 240M --content heap --seed 5 --passes 0 --hold 1h")).unwrap();
+    until("a tier in use", JOB, || Ok(explained().contains("swap to its tier").then_some(())))
+        .unwrap_or_else(|error| panic!("{error}\n{}", explained()));
+    guest.begin(load("--size 240M --content heap --seed 6 --passes 0 --hold 1h")).unwrap();
+    until("memory in the tier", JOB, || Ok(tier_of(&daemon, guest).filter(|tier| tier.stored >= mib(16))))
+        .unwrap_or_else(|error| panic!("{error}\n{}", explained()));
+    let devices = || -> Vec<u32> {
+        let noted = noted(&Root::system()).into_iter().filter(|noted| noted.pid == guest.pid());
+        noted.map(|noted| noted.device).collect()
+    };
+    let [lost] = devices()[..] else { panic!("{:?}", devices()) };
+    guest.qmp("device_del", &json!({ "id": "memtide-tier" })).unwrap();
+    until("a tier in its place", LOST, || {
+        let is_new = matches!(devices()[..], [new] if new != lost);
+        Ok((is_new && explained().matches("swap to its tier").count() >= 2).then_some(()))
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{}", explained()));
+    say(&explained());
+    assert!(guest.alive());
     daemon.stop().unwrap();
 }
 

@@ -156,12 +156,14 @@ impl<'a> Guest<'a> {
         self.left_alone.is_none()
     }
 
-    /// What it must read back from its tier: all of it if the tier was in vain or is allowed no more. Until then, to take what it uses would only write more of it there.
+    /// What lies in its tier and counts as used: what its kernel wrote there without being asked, and all of it if the tier was in vain or is allowed no more.
+    /// Otherwise, to take what the guest uses would only write more of it there.
     #[must_use]
-    pub fn must_read_back(&self, now: Moment) -> Bytes {
-        let must = self.next.tier.vain.lasts(now) || self.tier_allowed.is_zero();
-        let tier = self.seen.cost.tier.latest().filter(|_| must);
-        tier.map_or(Bytes::ZERO, |tier| tier.stored)
+    pub fn used_in_tier(&self, now: Moment) -> Bytes {
+        let must_go = self.next.tier.vain.lasts(now) || self.tier_allowed.is_zero();
+        let trusted = if must_go { Bytes::ZERO } else { self.next.tier.trusted };
+        let stored = self.seen.cost.tier.latest().map_or(Bytes::ZERO, |tier| tier.stored);
+        stored.saturating_sub(trusted)
     }
 
     /// Whether it is managed, and no hold stands or ends now.

@@ -68,7 +68,7 @@ pub fn looks<'a>(
         guest.next.activity = activity::observe(guest.before.activity, cpu_time, works_for_us, now);
         let Guest { seen, entry, by_shares, before, next, .. } = guest;
         let need = need::estimate(seen, entry, *by_shares, before, next, now, reaction);
-        guest.need = need.and_reads_back(guest.must_read_back(now));
+        guest.need = need.and_in_tier(guest.used_in_tier(now));
         guest.need.cache_kept = guest.class.cache.of(guest.full);
         guest.next.stuck = match guest.seen.told.fence {
             Some(_) => stuck::wait(guest.before, now),

@@ -96,11 +96,11 @@ impl Need {
         Self { raised: Bytes::ZERO, ..*self }.with(self.cache).saturating_add(self.ahead)
     }
 
-    /// The same of a guest that must have room for `back`, which lies in its tier.
+    /// The same of a guest that uses `more`, which lies in its tier.
     #[must_use]
-    pub fn and_reads_back(self, back: Bytes) -> Self {
-        let used = self.used.map(|used| used.saturating_add(back));
-        Self { used, uses: self.uses.saturating_add(back), ..self }
+    pub fn and_in_tier(self, more: Bytes) -> Self {
+        let used = self.used.map(|used| used.saturating_add(more));
+        Self { used, uses: self.uses.saturating_add(more), ..self }
     }
 
     /// Whether there is evidence of want.

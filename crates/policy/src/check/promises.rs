@@ -155,7 +155,9 @@ impl Bench<'_> {
                 let is_right = share == guest.class.cache_limit;
                 (!is_right).then(|| Violation::NotOrdered(Subject::Guest(id())))
             }
-            Deed::PageOut(bytes) => self.judge_page_out(index, bytes),
+            Deed::PageOut(bytes) => {
+                self.judge_page_out(index, bytes).or_else(|| self.judge_room_to_write(index, bytes))
+            }
             Deed::UseTier(false) => self.judge_read_back(index),
             Deed::Trim(_) | Deed::Compact | Deed::ReportPieces(_) | Deed::UseTier(true) => None,
         }
@@ -172,6 +174,16 @@ impl Bench<'_> {
         });
         let deed = Deed::PageOut(bytes);
         (!fits).then(|| Violation::AsksForNothing { guest: guest.seen.id.clone(), deed })
+    }
+
+    /// What is written takes the host's memory before anything of it comes back.
+    fn judge_room_to_write(&mut self, index: usize, bytes: Bytes) -> Option<Violation> {
+        let guest = &self.guests[index];
+        let takes = guest.seen.cost.tier.fresh().map_or(bytes, |tier| tier.takes(bytes));
+        let (config, witness, seen) = (self.config, self.witness, self.seen);
+        let room = self.room.get_or_insert_with(|| Room::new(config, witness, seen, &self.guests));
+        let guest = guest.seen.id.clone();
+        room.write(takes).err().map(|room| Violation::NoRoomToWrite { guest, takes, room })
     }
 
     /// What is read back must fit into the host.

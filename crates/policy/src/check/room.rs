@@ -43,6 +43,8 @@ pub struct Room {
     growth: u128,
     /// What was granted (elastic), and what is read back from tiers.
     granted: u128,
+    /// What is written to tiers. It comes back soon, and is not taken from grants.
+    written: u128,
 }
 
 impl Room {
@@ -83,6 +85,7 @@ impl Room {
             free: u128::from(capacity.get()).saturating_sub(other + costs),
             growth: growth.min(exposures),
             granted: 0,
+            written: 0,
         }
     }
 
@@ -110,6 +113,19 @@ impl Room {
                 Ok(())
             }
         }
+    }
+
+    /// Lets a guest write to its tier what takes this much of the host's memory.
+    ///
+    /// # Errors
+    /// The memory that is left, if that is less. Nothing is counted then.
+    pub fn write(&mut self, takes: Bytes) -> Result<(), Bytes> {
+        let written = self.written + u128::from(takes.get());
+        if written > self.free {
+            return Err(narrow(self.free.saturating_sub(self.written)));
+        }
+        self.written = written;
+        Ok(())
     }
 
     /// Lets a guest read back what this much of the host's memory was gained with.

@@ -227,6 +227,18 @@ pub enum Violation {
     /// The plan detaches a tier that the guest still swaps to.
     #[error("the plan detaches the tier of {0}, which swaps to it")]
     DetachesInUse(GuestId),
+    /// The plan has more written to tiers than the host has room for.
+    #[error(
+        "the plan has {guest} write to its tier what takes {takes} of the host's memory, and {room} are free"
+    )]
+    NoRoomToWrite {
+        /// The guest.
+        guest: GuestId,
+        /// What the host would spend at first.
+        takes: Bytes,
+        /// What it has.
+        room: Bytes,
+    },
     /// The plan has a tier read back without room for it on the host.
     #[error(
         "the plan has {guest} read back what {gained} of the host's memory was gained with, and {room} are free"

@@ -1,32 +1,38 @@
 //! Compressed tiers: the coldest memory of programs is kept compressed by the host.
 //!
 //! **Problem.** A balloon ends at the memory that programs hold, however long they have not used it. The guest's kernel knows which of it is
-//! cold, and can swap it; on the host it is a third or half as large ([`memtide_model::Tier`]).
+//! cold, and can swap it; compressed, it takes a quarter to 40 % of its size ([`memtide_model::Tier`]).
 //!
-//! **Rule.** Only where the guest's class allows it, its agent can, and the commitment is elastic ([`memtide_model::Config::tier_of`]). The VMM attaches a tier, and its agent swaps to it, before anybody needs it: growth
+//! **Rule.** Only where the guest's class allows it, its agent can, and the commitment is elastic ([`memtide_model::Config::tier_of`]). The VMM attaches a tier, and the guest's agent turns it on as swap, before anybody needs it: growth
 //! does not wait for a device. If more is wanted than
-//! idle memory and free pieces bring, the guests that lose least work write a piece of their programs' memory to their tiers. What becomes free is idle memory,
+//! idle memory and free pieces bring, the guests that lose least work write a piece of their programs' memory to their tiers, each twice as large as the one before that stayed there; as far as the host has room for what
+//! it then holds. What becomes free is idle memory,
 //! and goes like all idle memory. Each piece is watched: if more than a sixteenth of it was read back within [`TIER_WATCHED`] (or
 //! [`TIER_WATCHED_URGENTLY`]), a pause follows that
-//! doubles each time. A tier whose contents do not compress is let go. One that nobody has needed for [`TIER_UNWANTED`] is read
-//! back if guest and host have room for it, and stays attached.
+//! doubles each time. A tier whose contents do not compress is emptied and detached. One that nobody has needed for [`TIER_UNWANTED`] is read
+//! back if guest and host have room for it, and stays attached. One that the guest cannot use, though it was asked again and again, is detached: somebody may have taken it away.
 //!
 //! A tier has room for all of its size even if nothing in it compresses: under pressure, the guest's kernel writes to it without being asked. So its limit is a part of the guest's reach from the
 //! beginning, like the memory that a balloon leaves.
 //!
-//! **Property.** A guest that lacks memory writes nothing. Reading back is no stall by itself: what waits shows as a stall like any other.
+//! What the guest's kernel has written without being asked is watched in the same way, and until it has proved to be cold, it counts as memory that the guest uses:
+//! otherwise memory that was squeezed out of a guest would look like memory that it does not need.
+//!
+//! **Property.** A guest that lacks memory is not asked to write. (Its own kernel may.) Reading back is no stall by itself: what waits shows as a stall like any other.
 
 use std::collections::BTreeMap;
 
-use memtide_model::{Action, Agent, BackOff, Bytes, Deed, Moment, Reason, Request, Span, Tier, TierOrder};
+use memtide_model::{
+    Action, Agent, BackOff, Bytes, Deed, Moment, PagedOut, Reason, Request, Tier, TierOrder,
+};
 
 use super::agent;
 use crate::belief::activity;
 use crate::belief::guest::Guest;
 use crate::belief::scene::Scene;
 use crate::constants::{
-    FIRST_PAUSE, LEAST_STEP, LONGEST_PAUSE, READ_BACK, TIER_EVERY, TIER_LEAST, TIER_PIECE, TIER_UNWANTED,
-    TIER_WATCHED, TIER_WATCHED_URGENTLY, VAIN_TIER,
+    FIRST_PAUSE, LEAST_STEP, LONGEST_PAUSE, READ_BACK, TIER_COLD, TIER_EVERY, TIER_LEAST, TIER_LOST,
+    TIER_MOST, TIER_UNWANTED, TIER_WATCHED, TIER_WATCHED_URGENTLY, TIER_WORTH, VAIN_TIER,
 };
 
 /// Watches the memory that guests have written to their tiers, and what the VMM was asked for.
@@ -39,13 +45,20 @@ fn watch(guest: &mut Guest<'_>, is_urgent: bool, now: Moment) {
     if tier.stored >= TIER_LEAST && tier.compresses_badly() && !state.vain.lasts(now) {
         state.vain = state.vain.again(now, VAIN_TIER, VAIN_TIER);
     }
+    state.trusted = state.trusted.min(tier.stored);
+    let by_itself = tier.stored.saturating_sub(state.trusted);
+    if state.watched.is_none() && by_itself >= TIER_LEAST {
+        state.watched = Some(PagedOut { bytes: by_itself, since: now, read: tier.read });
+    }
     let Some(written) = state.watched else { return };
     let back = tier.read.saturating_sub(written.read);
     let is_hot = back > READ_BACK.of(written.bytes);
     if is_hot {
         state.back_off = state.back_off.again(now, FIRST_PAUSE, LONGEST_PAUSE);
+        state.cold = None;
     } else if now.since(written.since) >= if is_urgent { TIER_WATCHED_URGENTLY } else { TIER_WATCHED } {
         state.back_off = BackOff::default();
+        (state.cold, state.trusted) = (Some((written.bytes, now)), tier.stored);
     } else {
         return;
     }
@@ -80,13 +93,15 @@ fn order(guest: &Guest<'_>, makes_tiers: bool, now: Moment) -> Option<(TierOrder
             && !guest.is_withheld()
             && !state.vain.lasts(now);
         let size = guest.tier_allowed;
-        let is_worth_it = agent.memory.anon >= TIER_PIECE && size >= TIER_LEAST;
+        let is_worth_it = agent.memory.anon >= TIER_WORTH && size >= TIER_LEAST;
         let reason = Reason::ToTier { anon: agent.memory.anon, wanted: Bytes::ZERO };
         return (may && is_worth_it).then_some((TierOrder::Attach(size), reason));
     };
-    let is_let_go = agent.memory.tier_total.is_zero();
-    let why = ends(guest, tier, now).filter(|_| is_let_go)?;
-    Some((TierOrder::Detach, why))
+    if !agent.memory.tier_total.is_zero() {
+        return None;
+    }
+    let lost = (state.back_off.span >= TIER_LOST).then_some(Reason::TierLost);
+    ends(guest, tier, now).or(lost).map(|why| (TierOrder::Detach, why))
 }
 
 /// What a guest's agent is asked for: the deed, the bytes that should come of it, and why.
@@ -102,17 +117,23 @@ pub fn choose(scene: &Scene, guests: &[Guest<'_>], wanted: Bytes) -> BTreeMap<us
         let (Some(agent), Some(tier)) = (guest.seen.told.agent.fresh(), guest.seen.cost.tier.fresh()) else {
             continue;
         };
-        let piece = next_piece(guest, agent, tier);
+        let piece = next_piece(guest, agent, tier, scene.now);
         if piece >= LEAST_STEP && !agent.memory.tier_total.is_zero() {
             able.push((activity::loses(&guest.next.activity), index, piece, agent.memory.anon));
         }
     }
     able.sort_unstable();
     let mut chosen = BTreeMap::new();
+    // What is written takes the host's memory first, and then gives more back.
+    let (mut room, mut unproved_room) = (scene.ledger.really_free(), scene.ledger.in_need);
     for (_, index, piece, anon) in able {
         if wanted.is_zero() {
             break;
         }
+        let tier = guests[index].seen.cost.tier.fresh().copied().unwrap_or_default();
+        let room = if tier.is_proved() { &mut room } else { &mut unproved_room };
+        let Some(rest) = room.checked_sub(tier.takes(piece)) else { continue };
+        *room = rest;
         chosen.insert(index, (Deed::PageOut(piece), piece, Reason::ToTier { anon, wanted: scene.wanted() }));
         wanted = wanted.saturating_sub(piece);
     }
@@ -138,8 +159,8 @@ fn setting(guest: &Guest<'_>, agent: &Agent, room: &mut Bytes, now: Moment) -> O
         let reason = Reason::ToTier { anon: agent.memory.anon, wanted: Bytes::ZERO };
         return (ends.is_none() && agent.tiers).then_some((Deed::UseTier(true), Bytes::ZERO, reason));
     }
-    // All of it must fit into the guest. What it must read back counts as used already.
-    let more = tier.stored.saturating_sub(guest.must_read_back(now));
+    // All of it must fit into the guest. What counts as used there is counted already.
+    let more = tier.stored.saturating_sub(guest.used_in_tier(now));
     let has_room = guest.need.used.is_some_and(|used| {
         guest.entry.actual.saturating_sub(used) >= more.saturating_add(guest.need.headroom)
     });
@@ -176,12 +197,12 @@ fn may_write(guest: &Guest<'_>, now: Moment) -> bool {
         && !agent::is_busy(guest)
 }
 
-/// The next piece that a guest could write: an eighth of what its programs hold.
-fn next_piece(guest: &Guest<'_>, agent: &Agent, tier: &Tier) -> Bytes {
-    let part = agent.memory.anon.mul_div(1, 8).max(TIER_LEAST);
-    // After memory in use was written, the next piece is small.
-    let most_of_all = if guest.next.tier.back_off.span == Span::ZERO { TIER_PIECE } else { TIER_LEAST };
-    let most = agent.memory.anon.saturating_sub(TIER_LEAST);
+/// The next piece that a guest could write: a small one; after one that was cold, twice as much, and at most a sixth of what its programs hold: the last of it is in use.
+fn next_piece(guest: &Guest<'_>, agent: &Agent, tier: &Tier, now: Moment) -> Bytes {
+    let anon = agent.memory.anon;
+    let cold = guest.next.tier.cold.filter(|(_, at)| now.since(*at) < TIER_COLD);
+    let twice = cold.map_or(Bytes::ZERO, |(bytes, _)| bytes.saturating_add(bytes));
+    let most = anon.saturating_sub(TIER_LEAST);
     let allowed = guest.tier_allowed.min(tier.size).saturating_sub(tier.stored).min(agent.memory.tier_free);
-    most_of_all.min(part).min(most).min(allowed)
+    twice.min(anon.mul_div(1, 6)).max(TIER_LEAST).min(TIER_MOST).min(most).min(allowed)
 }

@@ -200,10 +200,11 @@ fn name(violation: &Violation) -> &'static str {
         Violation::TierNotAllowed { .. } => "TierNotAllowed",
         Violation::DetachesInUse(_) => "DetachesInUse",
         Violation::NoRoomToReadBack { .. } => "NoRoomToReadBack",
+        Violation::NoRoomToWrite { .. } => "NoRoomToWrite",
     }
 }
 
-const ALL: [&str; 36] = [
+const ALL: [&str; 37] = [
     "ActsWhileObserving",
     "UnknownGuest",
     "AsksTwice",
@@ -240,6 +241,7 @@ const ALL: [&str; 36] = [
     "TierNotAllowed",
     "DetachesInUse",
     "NoRoomToReadBack",
+    "NoRoomToWrite",
 ];
 
 /// The broken promise, the mutation in words, and the mutation.
@@ -528,6 +530,9 @@ const MUTATIONS: &[Mutation] = &[
         g.tiers("donor", Request::Tier(TierOrder::Detach));
         g.guest("donor").told.agent = Reading::absent(Absence::Silent);
     }),
+    ("NoRoomToWrite", "20 MiB are free, and the guest's memory compresses to four fifths", |g| {
+        g.tiers("donor", Request::Agent(Deed::PageOut(mib(30))));
+    }),
     ("NoRoomToReadBack", "nothing is free", |g| {
         g.tiers("donor", Request::Agent(Deed::UseTier(false)));
         g.seen.host.other = mib(1900);
@@ -591,7 +596,7 @@ fn every_violation_is_found() {
 
 #[test]
 fn a_tier_within_its_class_and_the_room_is_no_violation() {
-    for request in [Request::Agent(Deed::PageOut(mib(40))), Request::Agent(Deed::UseTier(false))] {
+    for request in [Request::Agent(Deed::PageOut(mib(20))), Request::Agent(Deed::UseTier(false))] {
         let mut given = Given::strict();
         given.plan.actions.clear();
         given.tiers("donor", request);

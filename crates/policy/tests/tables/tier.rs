@@ -82,7 +82,7 @@ fn an_attached_tier_is_used_before_anything_is_written_to_it() {
 
 #[test]
 fn a_piece_is_written_and_never_beyond_what_the_class_allows() {
-    assert_eq!(after(&with_tiers(), 100, used(0, 0)), [Request::Agent(Deed::PageOut(mib(64)))]);
+    assert_eq!(after(&with_tiers(), 100, used(0, 0)), [Request::Agent(Deed::PageOut(mib(16)))]);
     // Half of it lies there already.
     assert_eq!(after(&with_tiers(), 100, used(512, 200)), []);
 }
@@ -100,6 +100,34 @@ fn memory_that_is_read_back_was_in_use() {
 }
 
 #[test]
+fn a_tier_that_its_guest_cannot_use_is_detached_and_replaced() {
+    let config = with_tiers();
+    let attached = Some(Tier { limit: mib(578), ..Tier::default() });
+    let state = known(&config, &seen(1_000, 100, attached));
+    // The agent answers each request, and swaps to nothing.
+    let mut asked: Vec<(u64, Request)> = Vec::new();
+    let (mut state, mut ended) = (state, 0);
+    for millis in (6_000..120_000).step_by(1_000) {
+        let mut seen = seen(millis, 100, attached);
+        if let Reading::Fresh { value, .. } =
+            &mut seen.guests.iter_mut().find(|guest| guest.id == id("cold")).unwrap().told.agent
+        {
+            value.ended = ended;
+        }
+        let decision = tick(&config, &state, &seen);
+        let orders = about_tiers(&decision);
+        ended += orders.iter().filter(|order| matches!(order, Request::Agent(_))).count() as u64;
+        asked.extend(orders.into_iter().map(|order| (millis, order)));
+        state = decision.state;
+        if asked.last().is_some_and(|(_, order)| *order == Request::Tier(TierOrder::Detach)) {
+            break;
+        }
+    }
+    let tries = asked.iter().filter(|(_, order)| *order == Request::Agent(Deed::UseTier(true))).count();
+    assert_eq!((tries, asked.len()), (3, 4), "{asked:?}");
+}
+
+#[test]
 fn what_does_not_compress_is_let_go() {
     let bad = used(64, 64).map(|tier| Tier { incompressible: mib(40), ..tier });
     let config = with_tiers();
@@ -113,4 +141,44 @@ fn what_does_not_compress_is_let_go() {
     let unused = Some(Tier { limit: mib(578), ..Tier::default() });
     let after = tick(&config, &decision.state, &seen(9_000, 600, unused));
     assert_eq!(about_tiers(&after), [Request::Tier(TierOrder::Detach)]);
+}
+
+#[test]
+fn pieces_that_stay_there_grow_and_what_was_squeezed_out_counts_as_used() {
+    let config = with_tiers();
+    // Each piece stays there.
+    let (mut state, mut stored, mut ended, mut pieces) =
+        (known(&config, &seen(1_000, 100, used(0, 0))), 0, 0, Vec::new());
+    for millis in (6_000..60_000).step_by(1_000) {
+        let mut seen = seen(millis, 100, used(stored, stored * 2 / 5));
+        if let Reading::Fresh { value, .. } =
+            &mut seen.guests.iter_mut().find(|guest| guest.id == id("cold")).unwrap().told.agent
+        {
+            (value.ended, value.freed) = (ended, mib(stored));
+        }
+        let decision = tick(&config, &state, &seen);
+        for request in about_tiers(&decision) {
+            if let Request::Agent(Deed::PageOut(bytes)) = request {
+                pieces.push(bytes.whole_mib());
+                (stored, ended) = (stored + bytes.whole_mib(), ended + 1);
+            }
+        }
+        state = decision.state;
+    }
+    assert_eq!(pieces[..4], [16, 32, 64, 81], "{pieces:?}");
+    // Nobody asked for these 100 MiB.
+    let by_itself =
+        |millis, read| seen(millis, 100, used(100, 40).map(|tier| Tier { read: mib(read), ..tier }));
+    let needs = |decision: &Decision| {
+        let report = decision.report.guests.iter().find(|report| report.id == id("cold")).unwrap();
+        report.demand
+    };
+    let state = known(&config, &by_itself(1_000, 0));
+    let before = tick(&config, &state, &by_itself(6_000, 0));
+    let cold = tick(&config, &before.state, &by_itself(17_000, 0));
+    let after = tick(&config, &cold.state, &by_itself(18_000, 0));
+    assert!(needs(&before) >= needs(&after).saturating_add(mib(99)), "{} {}", needs(&before), needs(&after));
+    let hot = tick(&config, &before.state, &by_itself(17_000, 20));
+    let after = tick(&config, &hot.state, &by_itself(18_000, 20));
+    assert!(needs(&after) >= needs(&before).saturating_sub(mib(16)), "{} {}", needs(&before), needs(&after));
 }
