@@ -196,7 +196,7 @@ pub struct TierState {
     /// What lies in it because memtide asked for it, or was watched and not read back. The rest was squeezed out of a guest that may use it.
     #[serde(default)]
     pub trusted: Bytes,
-    /// The last piece of it that was not read back, and when that was known.
+    /// The last batch of it that was not read back, and when that was known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cold: Option<(Bytes, Moment)>,
     /// The pause after memory that was read back soon.

@@ -238,16 +238,16 @@ pub const TIER_WORTH: Bytes = Bytes::from_mib(64);
 /// A guest writes at most this much at a time: a few seconds of a processor that compresses (0.5 GiB/s with lzo-rle, measured).
 /// No scenario pins it.
 pub const TIER_MOST: Bytes = Bytes::from_mib(1024);
-/// A piece that was cold says this long that the next one is.
+/// A batch that was cold says this long that the next one is.
 /// No scenario pins it.
 pub const TIER_COLD: Span = Span::from_secs(60);
-/// The first piece that a guest writes, the least size of a tier, and the least memory that programs keep.
+/// The first batch that a guest writes, the least size of a tier, and the least memory that programs keep.
 /// No scenario pins it.
 pub const TIER_LEAST: Bytes = Bytes::from_mib(16);
 /// What was written to a tier is watched for this long.
 /// No scenario pins it.
 pub const TIER_WATCHED: Span = Span::from_secs(10);
-/// And this long while memory is urgently wanted: growth at 20 MiB/s does not wait longer for pieces of 64 MiB.
+/// And this long while memory is urgently wanted: growth at 20 MiB/s does not wait longer for batches of 64 MiB.
 /// No scenario pins it.
 pub const TIER_WATCHED_URGENTLY: Span = Span::from_secs(2);
 /// If more than this part of it was read back meanwhile, it was in use.

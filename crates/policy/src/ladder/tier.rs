@@ -3,22 +3,25 @@
 //! **Problem.** A balloon ends at the memory that programs hold, however long they have not used it. The guest's kernel knows which of it is
 //! cold, and can swap it; compressed, it takes a quarter to 40 % of its size ([`memtide_model::Tier`]).
 //!
-//! **Rule.** Only where the guest's class allows it, its agent can, and the commitment is elastic ([`memtide_model::Config::tier_of`]). The VMM attaches a tier, and the guest's agent turns it on as swap, before anybody needs it: growth
-//! does not wait for a device. If more is wanted than
-//! idle memory and free pieces bring, the guests that lose least work write a piece of their programs' memory to their tiers, each twice as large as the one before that stayed there; as far as the host has room for what
-//! it then holds. What becomes free is idle memory,
-//! and goes like all idle memory. Each piece is watched: if more than a sixteenth of it was read back within [`TIER_WATCHED`] (or
-//! [`TIER_WATCHED_URGENTLY`]), a pause follows that
-//! doubles each time. A tier whose contents do not compress is emptied and detached. One that nobody has needed for [`TIER_UNWANTED`] is read
-//! back if guest and host have room for it, and stays attached. One that the guest cannot use, though it was asked again and again, is detached: somebody may have taken it away.
+//! **Rule.** Only where the guest's class allows it, its agent can, and the commitment is elastic ([`memtide_model::Config::tier_of`]).
 //!
-//! A tier has room for all of its size even if nothing in it compresses: under pressure, the guest's kernel writes to it without being asked. So its limit is a part of the guest's reach from the
-//! beginning, like the memory that a balloon leaves.
+//! - The VMM attaches a tier, and the guest's agent turns it on as swap, before anybody needs it: growth does not wait for a device.
+//! - If more is wanted than idle memory and free memory in small pieces bring, the guests that lose least work write a batch of their programs'
+//!   memory each. What becomes free is idle memory, and goes like all idle memory.
+//! - The first batch is small. One that stayed there is followed by one twice as large. What is written takes the host's memory first, so all batches must fit into what is
+//!   free; as long as nobody knows whether a guest's memory compresses, into what is left for grants.
+//! - Each batch is watched: if more than a sixteenth of it was read back within [`TIER_WATCHED`] (or [`TIER_WATCHED_URGENTLY`]), a pause
+//!   follows that doubles each time.
+//! - What the guest's kernel has written without being asked is watched in the same way. Until it has proved to be cold, it counts as memory that the guest uses:
+//!   otherwise memory that was squeezed out of a guest would look like memory that it does not need.
+//! - A tier whose contents do not compress is emptied and detached. One that nobody has needed for [`TIER_UNWANTED`] is emptied if guest and host have room for
+//!   it, and stays attached. One that the guest cannot turn on is detached: somebody may have taken the device away.
 //!
-//! What the guest's kernel has written without being asked is watched in the same way, and until it has proved to be cold, it counts as memory that the guest uses:
-//! otherwise memory that was squeezed out of a guest would look like memory that it does not need.
+//! A tier has room for all of its size even if nothing in it compresses: under pressure, the guest's kernel writes to it without being asked. So its
+//! limit is a part of the guest's reach from the beginning, like the memory that a balloon leaves.
 //!
-//! **Property.** A guest that lacks memory is not asked to write. (Its own kernel may.) Reading back is no stall by itself: what waits shows as a stall like any other.
+//! **Property.** A guest that lacks memory is not asked to write. (Its own kernel may.) Reading back is no stall by itself: what waits shows
+//! as a stall like any other.
 
 use std::collections::BTreeMap;
 
@@ -107,7 +110,7 @@ fn order(guest: &Guest<'_>, makes_tiers: bool, now: Moment) -> Option<(TierOrder
 /// What a guest's agent is asked for: the deed, the bytes that should come of it, and why.
 pub type Asked = (Deed, Bytes, Reason);
 
-/// What agents do with their guests' tiers now. Some write a piece, of what is `wanted` beyond idle memory; the cheapest first.
+/// What agents do with their guests' tiers now. Some write a batch, of what is `wanted` beyond idle memory; the cheapest first.
 #[must_use]
 pub fn choose(scene: &Scene, guests: &[Guest<'_>], wanted: Bytes) -> BTreeMap<usize, Asked> {
     let promised = Bytes::sum(guests.iter().map(|guest| agent::returning(guest, scene.now)));
@@ -117,25 +120,25 @@ pub fn choose(scene: &Scene, guests: &[Guest<'_>], wanted: Bytes) -> BTreeMap<us
         let (Some(agent), Some(tier)) = (guest.seen.told.agent.fresh(), guest.seen.cost.tier.fresh()) else {
             continue;
         };
-        let piece = next_piece(guest, agent, tier, scene.now);
-        if piece >= LEAST_STEP && !agent.memory.tier_total.is_zero() {
-            able.push((activity::loses(&guest.next.activity), index, piece, agent.memory.anon));
+        let batch = next_batch(guest, agent, tier, scene.now);
+        if batch >= LEAST_STEP && !agent.memory.tier_total.is_zero() {
+            able.push((activity::loses(&guest.next.activity), index, batch, agent.memory.anon));
         }
     }
     able.sort_unstable();
     let mut chosen = BTreeMap::new();
     // What is written takes the host's memory first, and then gives more back.
     let (mut room, mut unproved_room) = (scene.ledger.really_free(), scene.ledger.in_need);
-    for (_, index, piece, anon) in able {
+    for (_, index, batch, anon) in able {
         if wanted.is_zero() {
             break;
         }
         let tier = guests[index].seen.cost.tier.fresh().copied().unwrap_or_default();
         let room = if tier.is_proved() { &mut room } else { &mut unproved_room };
-        let Some(rest) = room.checked_sub(tier.takes(piece)) else { continue };
+        let Some(rest) = room.checked_sub(tier.takes(batch)) else { continue };
         *room = rest;
-        chosen.insert(index, (Deed::PageOut(piece), piece, Reason::ToTier { anon, wanted: scene.wanted() }));
-        wanted = wanted.saturating_sub(piece);
+        chosen.insert(index, (Deed::PageOut(batch), batch, Reason::ToTier { anon, wanted: scene.wanted() }));
+        wanted = wanted.saturating_sub(batch);
     }
     let mut room = scene.ledger.calm;
     for (index, guest) in guests.iter().enumerate().filter(|(_, guest)| guest.is_free()) {
@@ -197,8 +200,8 @@ fn may_write(guest: &Guest<'_>, now: Moment) -> bool {
         && !agent::is_busy(guest)
 }
 
-/// The next piece that a guest could write: a small one; after one that was cold, twice as much, and at most a sixth of what its programs hold: the last of it is in use.
-fn next_piece(guest: &Guest<'_>, agent: &Agent, tier: &Tier, now: Moment) -> Bytes {
+/// The next batch that a guest could write: a small one; after one that was cold, twice as much, and at most a sixth of what its programs hold: the last of it is in use.
+fn next_batch(guest: &Guest<'_>, agent: &Agent, tier: &Tier, now: Moment) -> Bytes {
     let anon = agent.memory.anon;
     let cold = guest.next.tier.cold.filter(|(_, at)| now.since(*at) < TIER_COLD);
     let twice = cold.map_or(Bytes::ZERO, |(bytes, _)| bytes.saturating_add(bytes));

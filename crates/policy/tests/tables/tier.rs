@@ -1,4 +1,4 @@
-//! Cold memory of programs goes to a compressed tier, a piece at a time, and only from who can spare it.
+//! Cold memory of programs goes to a compressed tier, a batch at a time, and only from who can spare it.
 
 use super::*;
 use crate::common::{but, guest, mib, snapshot};
@@ -81,7 +81,7 @@ fn an_attached_tier_is_used_before_anything_is_written_to_it() {
 }
 
 #[test]
-fn a_piece_is_written_and_never_beyond_what_the_class_allows() {
+fn a_batch_is_written_and_never_beyond_what_the_class_allows() {
     assert_eq!(after(&with_tiers(), 100, used(0, 0)), [Request::Agent(Deed::PageOut(mib(16)))]);
     // Half of it lies there already.
     assert_eq!(after(&with_tiers(), 100, used(512, 200)), []);
@@ -144,10 +144,10 @@ fn what_does_not_compress_is_let_go() {
 }
 
 #[test]
-fn pieces_that_stay_there_grow_and_what_was_squeezed_out_counts_as_used() {
+fn batches_that_stay_there_grow_and_what_was_squeezed_out_counts_as_used() {
     let config = with_tiers();
-    // Each piece stays there.
-    let (mut state, mut stored, mut ended, mut pieces) =
+    // Each batch stays there.
+    let (mut state, mut stored, mut ended, mut batches) =
         (known(&config, &seen(1_000, 100, used(0, 0))), 0, 0, Vec::new());
     for millis in (6_000..60_000).step_by(1_000) {
         let mut seen = seen(millis, 100, used(stored, stored * 2 / 5));
@@ -159,13 +159,13 @@ fn pieces_that_stay_there_grow_and_what_was_squeezed_out_counts_as_used() {
         let decision = tick(&config, &state, &seen);
         for request in about_tiers(&decision) {
             if let Request::Agent(Deed::PageOut(bytes)) = request {
-                pieces.push(bytes.whole_mib());
+                batches.push(bytes.whole_mib());
                 (stored, ended) = (stored + bytes.whole_mib(), ended + 1);
             }
         }
         state = decision.state;
     }
-    assert_eq!(pieces[..4], [16, 32, 64, 81], "{pieces:?}");
+    assert_eq!(batches[..4], [16, 32, 64, 81], "{batches:?}");
     // Nobody asked for these 100 MiB.
     let by_itself =
         |millis, read| seen(millis, 100, used(100, 40).map(|tier| Tier { read: mib(read), ..tier }));
