@@ -239,6 +239,8 @@ pub enum Reason {
     },
     /// Memory is there again for what lies in the guest's tier, or its class allows none.
     TierUnwanted,
+    /// What lay in the guest's tier did not compress, or was in use: it is not used for a while.
+    TierInVain,
     /// The guest cannot swap to its tier: somebody took the device from it.
     TierLost,
     /// KSM begins or ends a burst.
@@ -273,9 +275,7 @@ impl Reason {
                 write!(f, "its programs hold {anon}, the coldest of it can be compressed")?;
                 if wanted.is_zero() { Ok(()) } else { write!(f, "; {wanted} needed elsewhere") }
             }
-            Self::CompressesBadly { stored, .. } if stored.is_zero() => {
-                f.write_str("more than half of what lay in its tier did not compress")
-            }
+            Self::TierInVain => f.write_str("what lay in its tier did not compress, or was in use"),
             Self::CompressesBadly { stored, held } => {
                 write!(f, "more than half of the {stored} in its tier does not compress: it takes {held}")
             }
@@ -350,9 +350,11 @@ impl fmt::Display for Reason {
             Self::TmpfsShort { free, wanted, node: None } => {
                 write!(f, "the tmpfs of its memory file has {free} free; its guests need {wanted}")
             }
-            Self::ToTier { .. } | Self::CompressesBadly { .. } | Self::TierUnwanted | Self::TierLost => {
-                self.of_tier(f)
-            }
+            Self::ToTier { .. }
+            | Self::CompressesBadly { .. }
+            | Self::TierUnwanted
+            | Self::TierInVain
+            | Self::TierLost => self.of_tier(f),
             Self::Ksm(reason) => reason.fmt(f),
             Self::CacheLimit => f.write_str("its class limits page cache"),
             Self::Ordered => f.write_str("ordered by the operator"),

@@ -196,6 +196,9 @@ pub struct TierState {
     /// What lies in it because memtide asked for it, or was watched and not read back. The rest was squeezed out of a guest that may use it.
     #[serde(default)]
     pub trusted: Bytes,
+    /// What its guest's kernel had written without being asked, and all that was read from it, at the last look.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub seen: Option<(Bytes, Bytes)>,
     /// The last batch of it that was not read back, and when that was known.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cold: Option<(Bytes, Moment)>,

@@ -229,6 +229,10 @@ pub const FIRST_PAUSE: Span = Span::from_secs(10);
 
 // Compressed tiers.
 
+/// A guest whose kernel has written more than this to its tier since the last look, without being asked, swaps memory that it uses.
+/// Pinned by: scenarios/tier-swaps-in-use.toml.
+pub const SWAPS: Bytes = Bytes::from_mib(1);
+
 /// A guest that was asked to swap to its tier until the pause is this long cannot: with [`FIRST_PAUSE`], it was asked three times.
 pub const TIER_LOST: Span = Span::from_secs(40);
 

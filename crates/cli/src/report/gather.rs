@@ -324,6 +324,7 @@ pub const fn why(reason: &Reason) -> &'static str {
         Reason::FreePieces { .. } | Reason::PiecesUnwanted => "free memory in small pieces",
         Reason::ToTier { .. } => "cold memory of its programs, compressed",
         Reason::CompressesBadly { .. } => "its memory does not compress",
+        Reason::TierInVain => "what lay in its tier did not compress, or was in use",
         Reason::TierLost => "its guest cannot swap to its tier",
         Reason::TierUnwanted => "its tier is not needed any more",
         Reason::TmpfsShort { .. } => "its tmpfs or NUMA node was short",

@@ -13,7 +13,7 @@ use crate::belief::ledger::Entry;
 use crate::belief::need::{self, Need};
 use crate::belief::search::Heard;
 use crate::belief::stuck;
-use crate::constants::{BOOTS, REACTS_WITH, RESET_SETTLES, TOLERANCE};
+use crate::constants::{BOOTS, REACTS_WITH, RESET_SETTLES, SWAPS, TIER_LEAST, TOLERANCE};
 
 /// The tiers of a guest's need, in the order in which they are filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,6 +46,8 @@ pub struct Guest<'a> {
     pub class_name: &'a Arc<str>,
     /// Its class.
     pub class: Cow<'a, Class>,
+    /// Memory that it uses and that its kernel swaps to its tier now; zero if it does not swap.
+    pub swaps: Bytes,
     /// The most of its memory that may lie in a compressed tier; zero: it gets none.
     pub tier_allowed: Bytes,
     /// The smallest and the largest size that it may get.
@@ -121,6 +123,7 @@ impl<'a> Guest<'a> {
             before,
             next,
             class_name,
+            swaps: Bytes::ZERO,
             tier_allowed: config
                 .tier_of(&class)
                 .map_or(Bytes::ZERO, |tier| tier.of(seen.told.full))
@@ -164,6 +167,18 @@ impl<'a> Guest<'a> {
         let trusted = if must_go { Bytes::ZERO } else { self.next.tier.trusted };
         let stored = self.seen.cost.tier.latest().map_or(Bytes::ZERO, |tier| tier.stored);
         stored.saturating_sub(trusted)
+    }
+
+    /// Memory that it uses and that its kernel swaps to its tier now: it writes without being asked, or reads such memory back.
+    #[must_use]
+    pub fn swaps_in_use(&self, now: Moment) -> Bytes {
+        let (Some(tier), Some((wrote, read))) = (self.seen.cost.tier.fresh(), self.before.tier.seen) else {
+            return Bytes::ZERO;
+        };
+        let used = self.used_in_tier(now);
+        let reads = used >= TIER_LEAST && tier.read > read.saturating_add(SWAPS);
+        let swaps = !self.next.tier.vain.lasts(now) && (used > wrote.saturating_add(SWAPS) || reads);
+        if swaps { used } else { Bytes::ZERO }
     }
 
     /// Whether it is managed, and no hold stands or ends now.
@@ -365,7 +380,9 @@ impl<'a> Guest<'a> {
         {
             return Bytes::ZERO;
         }
-        let lacks = need.min(self.entitlement).saturating_sub(self.entry.held);
+        // What it swaps, another guest would have taken by deflating its balloon.
+        let share = self.entitlement.max(self.entry.held.saturating_add(self.swaps));
+        let lacks = need.min(share).saturating_sub(self.entry.held);
         if lacks > self.least_grant() { lacks } else { Bytes::ZERO }
     }
 

@@ -66,8 +66,10 @@ pub fn looks<'a>(
         let works_for_us = guest.before.agent.asked.map(|_| now).or(guest.next.inflating_at);
         let cpu_time = &guest.seen.cost.cpu_time;
         guest.next.activity = activity::observe(guest.before.activity, cpu_time, works_for_us, now);
+        guest.swaps = guest.swaps_in_use(now);
+        let swaps = !guest.swaps.is_zero();
         let Guest { seen, entry, by_shares, before, next, .. } = guest;
-        let need = need::estimate(seen, entry, *by_shares, before, next, now, reaction);
+        let need = need::estimate(seen, entry, *by_shares, before, next, now, (reaction, swaps));
         guest.need = need.and_in_tier(guest.used_in_tier(now));
         guest.need.cache_kept = guest.class.cache.of(guest.full);
         guest.next.stuck = match guest.seen.told.fence {

@@ -132,7 +132,7 @@ pub fn estimate(
     before: &GuestState,
     next: &mut GuestState,
     now: Moment,
-    reaction: Span,
+    (reaction, swaps): (Span, bool),
 ) -> Need {
     let fresh = seen.told.stats.fresh().and_then(|stats| stats.available.map(|available| (stats, available)));
     let Some((stats, available)) = fresh.filter(|_| seen.has_driver()) else {
@@ -164,7 +164,7 @@ pub fn estimate(
     if self_deflated || keeps_more(seen, entry, used) {
         next.deflated_at = Some(now);
     }
-    let stalls = evidence.kills || self_deflated || (evidence.is_stalled() && !excused);
+    let stalls = evidence.kills || self_deflated || ((evidence.is_stalled() || swaps) && !excused);
     if stalls {
         next.stalled = Some(raise(seen.told.full, entry, before, now));
     } else if next.stalled.is_some_and(|(_, until)| until <= now) {

@@ -154,6 +154,8 @@ fn lacks(guest: &Known<'_>, headroom: u128) -> u128 {
     // An agent can know it sooner.
     let agent = guest.seen.told.agent.fresh().map(|agent| guest.keeps.saturating_sub(agent.memory.available));
     let uses = u128::from(guest.record.uses_at_most.max(agent.unwrap_or_default()).get());
+    // Its kernel may have swapped memory that it uses.
+    let uses = uses + u128::from(guest.seen.cost.tier.fresh().map_or(Bytes::ZERO, |tier| tier.stored).get());
     let lacks = (uses + headroom).min(u128::from(guest.limit().get()));
     promised.max(lacks.saturating_sub(u128::from(held.get())))
 }

@@ -50,6 +50,7 @@ fn watch(guest: &mut Guest<'_>, is_urgent: bool, now: Moment) {
     }
     state.trusted = state.trusted.min(tier.stored);
     let by_itself = tier.stored.saturating_sub(state.trusted);
+    state.seen = Some((by_itself, tier.read));
     if state.watched.is_none() && by_itself >= TIER_LEAST {
         state.watched = Some(PagedOut { bytes: by_itself, since: now, read: tier.read });
     }
@@ -59,6 +60,10 @@ fn watch(guest: &mut Guest<'_>, is_urgent: bool, now: Moment) {
     if is_hot {
         state.back_off = state.back_off.again(now, FIRST_PAUSE, LONGEST_PAUSE);
         state.cold = None;
+        // Most of what lies there is in use: without a tier, the guest would take memory in its place.
+        if by_itself > state.trusted && !state.vain.lasts(now) {
+            state.vain = state.vain.again(now, FIRST_PAUSE, LONGEST_PAUSE);
+        }
     } else if now.since(written.since) >= if is_urgent { TIER_WATCHED_URGENTLY } else { TIER_WATCHED } {
         state.back_off = BackOff::default();
         (state.cold, state.trusted) = (Some((written.bytes, now)), tier.stored);
@@ -104,7 +109,9 @@ fn order(guest: &Guest<'_>, makes_tiers: bool, now: Moment) -> Option<(TierOrder
         return None;
     }
     let lost = (state.back_off.span >= TIER_LOST).then_some(Reason::TierLost);
-    ends(guest, tier, now).or(lost).map(|why| (TierOrder::Detach, why))
+    // One that was in use is used again soon.
+    let stays = state.vain.lasts(now) && state.vain.span < VAIN_TIER && !guest.tier_allowed.is_zero();
+    ends(guest, tier, now).filter(|_| !stays).or(lost).map(|why| (TierOrder::Detach, why))
 }
 
 /// What a guest's agent is asked for: the deed, the bytes that should come of it, and why.
@@ -181,7 +188,10 @@ fn ends(guest: &Guest<'_>, tier: &Tier, now: Moment) -> Option<Reason> {
         tier.stored >= TIER_LEAST && state.wanted_at.is_none_or(|at| now.since(at) >= TIER_UNWANTED);
     // Also once it is empty: it is not used again before the pause is over.
     if state.vain.lasts(now) {
-        return Some(Reason::CompressesBadly { stored: tier.stored, held: tier.held });
+        return Some(match tier.compresses_badly() {
+            true => Reason::CompressesBadly { stored: tier.stored, held: tier.held },
+            false => Reason::TierInVain,
+        });
     }
     (is_unwanted || guest.tier_allowed.is_zero()).then_some(Reason::TierUnwanted)
 }
