@@ -84,7 +84,9 @@ impl Heard<'_> {
     fn note_tier(&self, guest: &mut GuestState, order: TierOrder) {
         guest.tier.asked_at = Some(self.now);
         match order {
-            TierOrder::Attach(_) if self.is_done => guest.tier.back_off = BackOff::default(),
+            TierOrder::Attach(_) if self.is_done => {
+                (guest.tier.back_off, guest.tier.wanted_at) = (BackOff::default(), Some(self.now));
+            }
             TierOrder::Attach(_) => {
                 guest.tier.vain = guest.tier.vain.again(self.now, FIRST_PAUSE, LONGEST_PAUSE)
             }

@@ -196,8 +196,7 @@ pub fn a_guest_swaps_to_a_tier_that_libvirt_attached() {
     let explained = |daemon: &Daemon| daemon.command(&["explain", "lvt-1"]).unwrap();
     let heap =
         guest.begin(load("--size 300M --content heap --seed 5 --passes 1 --rate 5M --verify")).unwrap();
-    until("a tier in use", JOB, || Ok(explained(&daemon).contains("swap to its tier").then_some(())))
-        .unwrap_or_else(|error| panic!("{error}\n{}", explained(&daemon)));
+    crate::tier::until_swapping(&daemon, guest);
     let xml = lab.libvirtd().unwrap().virsh(&["dumpxml", "lvt-1"]).unwrap();
     assert!(xml.contains("memtide-tier"), "{xml}");
     // More than fits: its kernel swaps.
