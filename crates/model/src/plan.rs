@@ -350,16 +350,12 @@ impl fmt::Display for Reason {
             Self::TmpfsShort { free, wanted, node: None } => {
                 write!(f, "the tmpfs of its memory file has {free} free; its guests need {wanted}")
             }
-            Self::ToTier { .. }
-            | Self::CompressesBadly { .. }
-            | Self::TierUnwanted
-            | Self::TierInVain
-            | Self::TierLost => self.of_tier(f),
             Self::Ksm(reason) => reason.fmt(f),
             Self::CacheLimit => f.write_str("its class limits page cache"),
             Self::Ordered => f.write_str("ordered by the operator"),
             Self::NeedStats => f.write_str("no decision is possible without statistics"),
             Self::Release => f.write_str("released"),
+            _ => self.of_tier(f),
         }
     }
 }

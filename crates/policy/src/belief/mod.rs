@@ -67,9 +67,10 @@ pub fn looks<'a>(
         let cpu_time = &guest.seen.cost.cpu_time;
         guest.next.activity = activity::observe(guest.before.activity, cpu_time, works_for_us, now);
         guest.swaps = guest.swaps_in_use(now);
-        let swaps = !guest.swaps.is_zero();
-        let Guest { seen, entry, by_shares, before, next, .. } = guest;
-        let need = need::estimate(seen, entry, *by_shares, before, next, now, (reaction, swaps));
+        let (by_shares, swaps) = (guest.by_shares, !guest.swaps.is_zero());
+        let around = need::Around { by_shares, reaction, swaps, now };
+        let Guest { seen, entry, before, next, .. } = guest;
+        let need = need::estimate(seen, entry, around, before, next);
         guest.need = need.and_in_tier(guest.used_in_tier(now));
         guest.need.cache_kept = guest.class.cache.of(guest.full);
         guest.next.stuck = match guest.seen.told.fence {

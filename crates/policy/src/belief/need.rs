@@ -122,18 +122,29 @@ impl Need {
     }
 }
 
-/// A guest's need, without the cache that it was seen to need. Updates the state to remember in `next`. `by_shares` is the size that its
-/// shares alone would give it.
+/// What a guest's need depends on besides what was seen of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Around {
+    /// The size that its shares alone would give it.
+    pub by_shares: Bytes,
+    /// The reaction time.
+    pub reaction: Span,
+    /// Whether its kernel swaps memory that it uses to its tier.
+    pub swaps: bool,
+    /// Now.
+    pub now: Moment,
+}
+
+/// A guest's need, without the cache that it was seen to need. Updates the state to remember in `next`.
 #[must_use]
 pub fn estimate(
     seen: &GuestSeen,
     entry: &Entry,
-    by_shares: Bytes,
+    around: Around,
     before: &GuestState,
     next: &mut GuestState,
-    now: Moment,
-    (reaction, swaps): (Span, bool),
 ) -> Need {
+    let Around { by_shares, reaction, swaps, now } = around;
     let fresh = seen.told.stats.fresh().and_then(|stats| stats.available.map(|available| (stats, available)));
     let Some((stats, available)) = fresh.filter(|_| seen.has_driver()) else {
         return Need { raised: entry.held, ..Need::default() };
