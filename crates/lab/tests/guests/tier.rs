@@ -89,7 +89,7 @@ pub fn a_full_tier_that_does_not_compress_hurts_nobody_and_is_let_go() {
                   commitment = \"elastic\"\n[class.default]\ntier = \"12%\"\n";
     let daemon = Daemon::start(run.path(), config).unwrap();
     let explained = || daemon.command(&["explain", "tier-full"]).unwrap();
-    let kept = guest.begin(load("--size 240M --seed 5 --passes 1 --rate 8M --verify")).unwrap();
+    let kept = guest.begin(load("--size 240M --seed 5 --passes 1 --rate 4M --verify")).unwrap();
     until_swapping(&daemon, guest);
     // More than fits: nobody asks the guest's kernel to swap, and it fills the tier with noise.
     let more = guest.begin(load("--size 240M --seed 6 --passes 1 --hold 5s --verify")).unwrap();
