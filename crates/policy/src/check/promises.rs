@@ -166,14 +166,16 @@ impl Bench<'_> {
     /// Memory goes to a tier only as far as the class and its size allow.
     fn judge_page_out(&self, index: usize, bytes: Bytes) -> Option<Violation> {
         let guest = &self.guests[index];
-        let allowed =
-            self.config.tier_of(&guest.class).map_or(Bytes::ZERO, |part| part.of(guest.seen.told.full));
-        let fits = guest.seen.cost.tier.fresh().is_some_and(|tier| {
-            let stored = tier.stored.saturating_add(bytes);
-            stored <= allowed.min(tier.size)
-        });
+        let allowed = self.allowed_in_tier(guest).unwrap_or_default();
+        let tier = guest.seen.cost.tier.fresh();
+        let fits = tier.is_some_and(|tier| tier.stored.saturating_add(bytes) <= allowed.min(tier.size));
         let deed = Deed::PageOut(bytes);
         (!fits).then(|| Violation::AsksForNothing { guest: guest.seen.id.clone(), deed })
+    }
+
+    /// The most of a guest's memory that may lie in a tier; `None`: it gets none.
+    fn allowed_in_tier(&self, guest: &Known<'_>) -> Option<Bytes> {
+        self.config.tier_of(&guest.class).map(|part| part.of(guest.seen.told.full))
     }
 
     /// What is written takes the host's memory before anything of it comes back.
@@ -204,9 +206,8 @@ impl Bench<'_> {
         let may = self.seen.host.tiers
             && match order {
                 TierOrder::Attach(size) => {
-                    let allowed = self.config.tier_of(&guest.class).map(|part| part.of(guest.seen.told.full));
                     tier.is_none()
-                        && allowed.is_some_and(|allowed| size <= allowed)
+                        && self.allowed_in_tier(guest).is_some_and(|allowed| size <= allowed)
                         && agent.is_some_and(|agent| agent.tiers)
                 }
                 TierOrder::Detach => tier.is_some(),

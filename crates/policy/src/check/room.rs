@@ -47,6 +47,16 @@ pub struct Room {
     written: u128,
 }
 
+/// Adds `bytes` to what is `spent` of the `free` memory; the memory that is left, if that is less.
+fn spend(spent: &mut u128, bytes: Bytes, free: u128) -> Result<(), Bytes> {
+    let sum = *spent + u128::from(bytes.get());
+    if sum > free {
+        return Err(narrow(free.saturating_sub(*spent)));
+    }
+    *spent = sum;
+    Ok(())
+}
+
 impl Room {
     pub fn new(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> Self {
         let capacity = seen.host.capacity;
@@ -120,12 +130,7 @@ impl Room {
     /// # Errors
     /// The memory that is left, if that is less. Nothing is counted then.
     pub fn write(&mut self, takes: Bytes) -> Result<(), Bytes> {
-        let written = self.written + u128::from(takes.get());
-        if written > self.free {
-            return Err(narrow(self.free.saturating_sub(self.written)));
-        }
-        self.written = written;
-        Ok(())
+        spend(&mut self.written, takes, self.free)
     }
 
     /// Lets a guest read back what this much of the host's memory was gained with.
@@ -133,12 +138,7 @@ impl Room {
     /// # Errors
     /// The memory that is left, if that is less. Nothing is counted then.
     pub fn give_back(&mut self, gained: Bytes) -> Result<(), Bytes> {
-        let granted = self.granted + u128::from(gained.get());
-        if granted > self.free {
-            return Err(narrow(self.free.saturating_sub(self.granted)));
-        }
-        self.granted = granted;
-        Ok(())
+        spend(&mut self.granted, gained, self.free)
     }
 
     fn grant_strict(&mut self, guest: &Known<'_>, index: usize, target: Bytes) -> Result<(), Violation> {
