@@ -236,9 +236,6 @@ pub const SWAPS: Bytes = Bytes::from_mib(1);
 /// A guest that was asked to swap to its tier until the pause is this long cannot: with [`FIRST_PAUSE`], it was asked three times.
 pub const TIER_LOST: Span = Span::from_secs(40);
 
-/// A guest gets a tier once its programs hold this much.
-/// No scenario pins it.
-pub const TIER_WORTH: Bytes = Bytes::from_mib(64);
 /// A guest writes at most this much at a time: a few seconds of a processor that compresses (0.5 GiB/s with lzo-rle, measured).
 /// No scenario pins it.
 pub const TIER_MOST: Bytes = Bytes::from_mib(1024);

@@ -5,7 +5,10 @@
 
 use std::fmt::Write as _;
 
-use memtide_model::Bytes;
+use memtide_model::{Bytes, SizePart};
+use memtide_plot::axes::{Axes, Scale};
+use memtide_plot::canvas::{Canvas, Stroke, escape, hex};
+use memtide_plot::{FONT, QUIET, series};
 
 use crate::measure::Sample;
 use crate::run::Outcome;
@@ -17,22 +20,23 @@ const MOST_GUESTS: usize = 12;
 /// The size of a plot, and of its margins.
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 190.0;
-const LEFT: f64 = 62.0;
-const BOTTOM: f64 = 26.0;
-const TOP: f64 = 8.0;
-const RIGHT: f64 = 10.0;
+const LEFT: f64 = 70.0;
+const BOTTOM: f64 = 28.0;
+const TOP: f64 = 10.0;
+const RIGHT: f64 = 20.0;
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:1220px;margin:2em auto;padding:0 1em;color:#1b2733}\
 h1{font-size:1.5em}h2{font-size:1.2em;margin-top:2em}h3{font-size:1em;margin:.8em 0 .2em}pre{background:#f5f7f9;padding:1em;\
-overflow-x:auto;font-size:13px;line-height:1.45}.plots{display:flex;flex-wrap:wrap;gap:4px 24px}svg text{font:11px system-ui,\
-sans-serif;fill:#526070}.key span{margin-right:1.4em}.key i{display:inline-block;width:1.6em;height:3px;margin-right:.4em;\
+overflow-x:auto;font-size:13px;line-height:1.45}.plots{display:flex;flex-wrap:wrap;gap:4px 24px}\
+.key span{margin-right:1.4em}.key i{display:inline-block;width:1.6em;height:3px;margin-right:.4em;\
 vertical-align:middle}th,td{text-align:left;padding:.1em 1em .1em 0}";
 
-const ACTUAL: (&str, &str) = ("keeps", "#2f6fb2");
-const TARGET: (&str, &str) = ("is asked to keep", "#d98324");
-const USED: (&str, &str) = ("uses", "#b23a48");
-const FOOTPRINT: (&str, &str) = ("costs the host", "#5b8c5a");
-const CAPACITY: (&str, &str) = ("capacity", "#8a97a5");
+/// What lines mean, and their look.
+const ACTUAL: (&str, Stroke) = ("keeps", Stroke::of(series(0), 1.5));
+const TARGET: (&str, Stroke) = ("is asked to keep", Stroke::of(series(2), 1.5));
+const USED: (&str, Stroke) = ("uses", Stroke::of(SizePart::Used.colour().rgb, 1.5));
+const FOOTPRINT: (&str, Stroke) = ("costs the host", Stroke::of(series(4), 1.5));
+const CAPACITY: (&str, Stroke) = ("capacity", Stroke::of(QUIET, 1.5).dashed());
 
 /// The content of a page.
 #[derive(Clone, Copy, Debug)]
@@ -112,15 +116,15 @@ fn bounds(text: &mut String, judged: &[Judged]) {
 
 fn section(text: &mut String, page: Page<'_>, run: &Outcome) {
     let _ = write!(text, "<h2>{}</h2><p class=\"key\">", run.manager);
-    for (what, colour) in [FOOTPRINT, CAPACITY, ACTUAL, TARGET, USED] {
-        let _ = write!(text, "<span><i style=\"background:{colour}\"></i>{what}</span>");
+    for (what, stroke) in [FOOTPRINT, CAPACITY, ACTUAL, TARGET, USED] {
+        let _ = write!(text, "<span><i style=\"background:{}\"></i>{what}</span>", hex(stroke.colour));
     }
     text.push_str("</p><div class=\"plots\">");
     let of_host = |of: fn(&Sample) -> u64| move |sample: &Sample| Some(of(sample));
     let capacity = page.capacity.get();
     let lines: [Line<'_>; 2] = [
-        Line { colour: FOOTPRINT.1, value: &of_host(|sample| sample.used) },
-        Line { colour: CAPACITY.1, value: &|_| Some(capacity) },
+        Line { stroke: FOOTPRINT.1, value: &of_host(|sample| sample.used) },
+        Line { stroke: CAPACITY.1, value: &|_| Some(capacity) },
     ];
     let _ = write!(text, "<div><h3>host</h3>{}</div>", plot(&run.samples, &lines));
     for index in worst(run) {
@@ -128,10 +132,10 @@ fn section(text: &mut String, page: Page<'_>, run: &Outcome) {
             move |sample: &Sample| sample.guests.get(index).copied().flatten().map(|guest| of(&guest))
         };
         let lines: [Line<'_>; 4] = [
-            Line { colour: FOOTPRINT.1, value: &guest(|guest| guest.footprint) },
-            Line { colour: USED.1, value: &guest(|guest| guest.used) },
-            Line { colour: TARGET.1, value: &guest(|guest| guest.target) },
-            Line { colour: ACTUAL.1, value: &guest(|guest| guest.actual) },
+            Line { stroke: FOOTPRINT.1, value: &guest(|guest| guest.footprint) },
+            Line { stroke: USED.1, value: &guest(|guest| guest.used) },
+            Line { stroke: TARGET.1, value: &guest(|guest| guest.target) },
+            Line { stroke: ACTUAL.1, value: &guest(|guest| guest.actual) },
         ];
         let name = escape(page.names.get(index).copied().unwrap_or_default());
         let done = percent(work(&run.guests[index]));
@@ -157,57 +161,36 @@ fn worst(run: &Outcome) -> Vec<usize> {
 }
 
 struct Line<'a> {
-    colour: &'a str,
+    stroke: Stroke,
     value: &'a dyn Fn(&Sample) -> Option<u64>,
 }
 
 /// Lines over the time of the samples. A line is interrupted if a sample has no value.
-#[expect(clippy::cast_precision_loss, reason = "positions in a picture")]
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "positions in a picture"
+)]
 fn plot(samples: &[Sample], lines: &[Line<'_>]) -> String {
     let last = samples.last().map_or(1, |sample| sample.at).max(1);
     let values = samples.iter().flat_map(|sample| lines.iter().filter_map(|line| (line.value)(sample)));
     let step = even_step(values.max().unwrap_or(1));
     let most = 4 * step;
-    let x = |at: u64| LEFT + (WIDTH - LEFT - RIGHT) * at as f64 / last as f64;
-    let y = |value: u64| TOP + (HEIGHT - TOP - BOTTOM) * (1.0 - value as f64 / most as f64);
-    let mut text = format!("<svg width=\"{WIDTH}\" height=\"{HEIGHT}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\">");
-    for part in 0..=4 {
-        let (value, at) = (step * part, last / 4 * part);
-        let _ = write!(
-            text,
-            "<line x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{2:.1}\" y2=\"{2:.1}\" stroke=\"#e3e8ed\"/><text x=\"{3:.1}\" y=\"{4:.1}\" \
-             text-anchor=\"end\">{1}</text><text x=\"{5:.1}\" y=\"{6:.1}\" text-anchor=\"middle\">{7}</text>",
-            WIDTH - RIGHT,
-            Bytes::new(value),
-            y(value),
-            LEFT - 6.0,
-            y(value) + 4.0,
-            x(at).clamp(LEFT + 10.0, WIDTH - RIGHT - 24.0),
-            HEIGHT - 8.0,
-            axis_time(at),
-        );
-    }
+    let axes = Axes {
+        x: Scale { values: (0.0, last as f64), places: (LEFT, WIDTH - RIGHT) },
+        y: Scale { values: (0.0, most as f64), places: (HEIGHT - BOTTOM, TOP) },
+        words: ("", ""),
+        numbers: (&|at| axis_time(at as u64), &|value| Bytes::new(value as u64).to_string()),
+    };
+    let quarters = |whole: u64| [0, 1, 2, 3, 4].map(|part| (whole / 4 * part) as f64);
+    let mut canvas = Canvas::new(WIDTH, HEIGHT, FONT, 1.0);
+    axes.draw(&mut canvas, &quarters(last), &quarters(most));
     for line in lines {
-        let mut points = String::new();
-        let mut is_drawing = false;
-        for sample in samples {
-            match (line.value)(sample) {
-                Some(value) => {
-                    let pen = if is_drawing { 'L' } else { 'M' };
-                    let _ = write!(points, "{pen}{:.1} {:.1}", x(sample.at), y(value));
-                    is_drawing = true;
-                }
-                None => is_drawing = false,
-            }
-        }
-        let _ = write!(
-            text,
-            "<path d=\"{points}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\"/>",
-            line.colour
-        );
+        let place = |sample: &Sample| Some(axes.at((sample.at as f64, (line.value)(sample)? as f64)));
+        canvas.line(samples.iter().map(place), line.stroke);
     }
-    text.push_str("</svg>");
-    text
+    canvas.svg()
 }
 
 /// A quarter of an axis that covers `most`: a round number of MiB.
@@ -225,8 +208,4 @@ fn axis_time(millis: u64) -> String {
         secs @ ..=18_000 => format!("{} min", (secs + 30) / 60),
         secs => format!("{} h", (secs + 1_800) / 3_600),
     }
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

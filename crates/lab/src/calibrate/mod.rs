@@ -22,10 +22,10 @@ use self::simulated::{decided, followed};
 use self::work::{CASES, Case};
 use crate::error::LabError;
 use crate::machine::places::write_whole;
-use crate::output::plot::lines::{self, Curve, Panel};
-use crate::output::plot::png;
+use crate::output::png::png;
 use crate::output::report::Table;
 use crate::output::show;
+use memtide_plot::lines::{self, Curve, Panel};
 
 pub mod course;
 pub mod recording;
@@ -81,13 +81,13 @@ impl Compared {
     /// If a file cannot be written or the plot cannot be drawn.
     pub fn write(&self, dir: &Path) -> Result<(), LabError> {
         let file = |ending: &str| dir.join(format!("calibration-{}.{ending}", self.case.name));
-        let svg = self.svg()?;
+        let svg = self.svg();
         write_whole(&file("svg"), svg.as_bytes())?;
         write_whole(&file("png"), &png(&svg)?)?;
         write_whole(&file("csv"), self.csv().as_bytes())
     }
 
-    fn svg(&self) -> Result<String, LabError> {
+    fn svg(&self) -> String {
         let about = format!(
             "{} Percentages: how far a curve lies from the measured one, as a share of the host's memory (median over time).",
             self.case.about

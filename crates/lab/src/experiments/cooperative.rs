@@ -21,7 +21,6 @@ use crate::guest::disk::Disk;
 use crate::guest::{Guest, start_all};
 use crate::machine::lab::Run;
 use crate::machine::process::cpu_seconds;
-use crate::output::plot::bars::{self, Bar, Bars};
 use crate::output::report::{Figure, Row, Table};
 use crate::output::sample::Samples;
 use crate::output::screen::Screen;
@@ -29,6 +28,7 @@ use crate::output::show;
 use crate::output::statistics::{Interval, median, median_bytes};
 use crate::wait::until;
 use crate::work::exercise::{load, read_disk};
+use memtide_plot::bars::{self, Bar, Bars};
 
 const GUEST_MEMORY: Bytes = Bytes::from_mib(1024);
 /// The disk, and the part of it that is hot, in MiB.
@@ -174,7 +174,7 @@ impl Experiment for Cooperative {
         let columns: Vec<(&str, &CooperativeResult)> =
             middles.iter().map(|(_, title, result)| (*title, result)).collect();
         Ok(Findings {
-            figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &groups)? }],
+            figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &groups) }],
             title,
             about,
             setting: json!({

@@ -17,13 +17,13 @@ use crate::guest::channel::Job;
 use crate::guest::{Guest, start_all};
 use crate::machine::lab::Run;
 use crate::managers::daemon::Daemon;
-use crate::output::plot::bars::{self, Bar, Bars};
 use crate::output::report::{Figure, Table};
 use crate::output::sample::Samples;
 use crate::output::screen::Screen;
 use crate::output::statistics::{Spread, median_bytes};
 use crate::wait::until;
 use crate::work::exercise::{fill, load};
+use memtide_plot::bars::{self, Bar, Bars};
 
 /// The prefix of the guests' names.
 const NAMES: &str = "freed-";
@@ -167,7 +167,7 @@ impl Experiment for Freed {
             .filter(|group| !group.bars.is_empty())
             .collect();
         Ok(Findings {
-            figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &groups)? }],
+            figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &groups) }],
             title,
             about,
             setting: json!({

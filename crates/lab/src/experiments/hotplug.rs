@@ -15,13 +15,13 @@ use crate::error::LabError;
 use crate::experiments::experiment::{Arm, ArmSeen, Effort, Experiment, Findings, Options, Repetition, Seen};
 use crate::guest::{BOOT, Guest, Vmm};
 use crate::machine::lab::Run;
-use crate::output::plot::bars::{self, Bar, Bars};
 use crate::output::report::{Figure, Row, Table};
 use crate::output::sample::Samples;
 use crate::output::screen::Screen;
 use crate::output::show;
 use crate::output::statistics::median;
 use crate::work::exercise::load;
+use memtide_plot::bars::{self, Bar, Bars};
 
 const MEMORY: Bytes = Bytes::from_mib(1024);
 /// The memory that a touching instance has used and freed, in MiB.
@@ -108,7 +108,7 @@ impl Experiment for Hotplug {
         let columns: Vec<(&str, &HotplugResult)> =
             medians.iter().map(|(title, result)| (*title, result)).collect();
         Ok(Findings {
-            figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &groups)? }],
+            figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &groups) }],
             tables: vec![Table::of("medians", &columns, &ROWS)],
             setting: json!({ "memory_bytes": MEMORY, "step_bytes": STEP, "steps": STEPS }),
             failures: Vec::new(),

@@ -16,7 +16,6 @@ use crate::guest::disk::Disk;
 use crate::guest::{Guest, start_all};
 use crate::machine::lab::Run;
 use crate::managers::daemon::Daemon;
-use crate::output::plot::bars::{self, Bar, Bars};
 use crate::output::report::{Figure, Row, Table};
 use crate::output::sample::Samples;
 use crate::output::screen::Screen;
@@ -24,6 +23,7 @@ use crate::output::show;
 use crate::output::statistics::{median, median_bytes};
 use crate::wait::until;
 use crate::work::exercise::{load, read_disk};
+use memtide_plot::bars::{self, Bar, Bars};
 
 /// The prefix of the guests' names.
 const NAMES: &str = "pause-";
@@ -163,7 +163,7 @@ impl Experiment for Pause {
         let columns: Vec<(&str, &PauseResult)> =
             middles.iter().map(|(_, title, result)| (*title, result)).collect();
         Ok(Findings {
-            figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &[bars])? }],
+            figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &[bars]) }],
             title,
             about,
             setting: json!({

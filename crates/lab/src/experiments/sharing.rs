@@ -22,12 +22,12 @@ use crate::guest::{BOOT, Guest, Vmm};
 use crate::machine::lab::Run;
 use crate::machine::packages;
 use crate::machine::process;
-use crate::output::plot::bars::{self, Bar, Bars};
 use crate::output::report::{Figure, Table};
 use crate::output::sample::Samples;
 use crate::output::screen::Screen;
 use crate::output::show;
 use crate::output::statistics::median;
+use memtide_plot::bars::{self, Bar, Bars};
 
 /// The image's size in MiB, and the seed of its content.
 const IMAGE_MIB: u64 = 64;
@@ -168,7 +168,7 @@ impl Experiment for Sharing {
         }
         let group = Bars { title: format!("copies with {MOST} instances"), bars, ..Bars::default() };
         Ok(Findings {
-            figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &[group])? }],
+            figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &[group]) }],
             tables: vec![Table { caption: "copies, by the number of instances".to_owned(), rows }],
             setting: json!({ "image_mib": IMAGE_MIB, "instance_memory_bytes": MEMORY }),
             failures: Vec::new(),

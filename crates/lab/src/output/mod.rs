@@ -1,6 +1,6 @@
 //! The output of a run: samples, statistics, results, plots, a report page.
 
-pub mod plot;
+pub mod png;
 pub mod report;
 pub mod results;
 pub mod sample;

@@ -7,7 +7,7 @@ use crate::error::LabError;
 use crate::machine::accel::Accel;
 use crate::machine::facts::QemuFacts;
 use crate::machine::places::write_whole;
-use crate::output::plot;
+use crate::output::png::png;
 use crate::output::results::Results;
 
 /// The content of the report.
@@ -116,7 +116,7 @@ impl Report<'_> {
         }
         for Figure { name, svg } in self.figures {
             write_whole(&dir.join(format!("{name}.svg")), svg.as_bytes())?;
-            write_whole(&dir.join(format!("{name}.png")), &plot::png(svg)?)?;
+            write_whole(&dir.join(format!("{name}.png")), &png(svg)?)?;
         }
         let page = dir.join("report.html");
         write_whole(&page, self.html(&data).as_bytes())?;

@@ -6,9 +6,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use memtide_model::Bytes;
+use memtide_plot::stack::Panel;
 
 use crate::error::LabError;
 use crate::guest::Guest;
+use crate::output::show;
 
 /// The sampling interval.
 pub const EVERY: Duration = Duration::from_millis(250);
@@ -98,6 +100,23 @@ impl Samples {
     #[must_use]
     pub fn moved(&self) -> Bytes {
         moved(&self.all)
+    }
+
+    /// What the guests took from the host for themselves, for a plot: the panel's `title`, the outcome, and why its curves may end early.
+    #[must_use]
+    pub fn panel(&self, title: &str, note: &str, end: &'static str, names: &[String]) -> Panel {
+        let points = self.all.iter().map(|sample| {
+            let memory = sample.guests.iter().map(|guest| show::mib(guest.private)).collect();
+            (sample.at.as_secs_f64(), memory)
+        });
+        Panel {
+            title: title.to_owned(),
+            note: note.to_owned(),
+            end,
+            names: names.to_vec(),
+            points: points.collect(),
+            kills: self.kills.iter().map(|kill| (kill.at.as_secs_f64(), kill.guest)).collect(),
+        }
     }
 
     /// Writes all samples as CSV, one line for each guest and moment.

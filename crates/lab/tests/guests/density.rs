@@ -2,7 +2,7 @@
 
 use memtide_lab::experiments::density::{Density, DensityResult, Scale};
 use memtide_lab::experiments::experiment::{ArmSeen, Effort, Experiment, Repetition};
-use memtide_lab::output::plot;
+use memtide_lab::output::png::png;
 use memtide_lab::output::screen::Screen;
 use memtide_model::Bytes;
 
@@ -38,6 +38,6 @@ pub fn more_guests_get_through_with_memtide() {
     assert_eq!(findings.failures, [""; 0]);
     assert_eq!((findings.tables.len(), findings.figures.len()), (2, 2));
     for figure in findings.figures {
-        assert!(plot::png(&figure.svg).unwrap().len() > 10_000, "{}", figure.name);
+        assert!(png(&figure.svg).unwrap().len() > 10_000, "{}", figure.name);
     }
 }

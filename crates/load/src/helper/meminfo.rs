@@ -23,6 +23,8 @@ pub struct Meminfo {
     pub available_kib: u64,
     /// `Cached` in KiB.
     pub cached_kib: u64,
+    /// `SwapTotal` in KiB.
+    pub swap_kib: u64,
     /// Microseconds in which at least one task stalled; `None` if the kernel has no PSI.
     pub psi_some_us: Option<u64>,
     /// Microseconds in which all tasks stalled; `None` if the kernel has no PSI.
@@ -68,6 +70,7 @@ pub fn read(proc: &Path) -> io::Result<Meminfo> {
         free_kib: field("MemFree:"),
         available_kib: field("MemAvailable:"),
         cached_kib: field("Cached:"),
+        swap_kib: field("SwapTotal:"),
         psi_some_us: psi_total(&pressure, "some"),
         psi_full_us: psi_total(&pressure, "full"),
         vmstat: vmstat.lines().filter_map(counter).collect(),
@@ -101,7 +104,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(
             dir.path().join("meminfo"),
-            "MemTotal:  991516 kB\nMemFree: 12 kB\nMemAvailable: 800000 kB\nBuffers: 1 kB\nCached: 77 kB\n",
+            "MemTotal:  991516 kB\nMemFree: 12 kB\nMemAvailable: 800000 kB\nBuffers: 1 kB\nCached: 77 kB\nSwapTotal: 8 kB\n",
         )
         .unwrap();
         std::fs::write(
@@ -122,7 +125,10 @@ mod tests {
             "some avg10=0.00 avg60=0.00 avg300=0.00 total=1234\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=56\n",
         ));
         let seen = read(dir.path()).unwrap();
-        assert_eq!((seen.total_kib, seen.available_kib, seen.cached_kib), (991_516, 800_000, 77));
+        assert_eq!(
+            (seen.total_kib, seen.available_kib, seen.cached_kib, seen.swap_kib),
+            (991_516, 800_000, 77, 8)
+        );
         assert_eq!((seen.psi_some_us, seen.psi_full_us), (Some(1234), Some(56)));
         assert_eq!((seen.oom_kills(), seen.swapped()), (1, (3, 5)));
         assert_eq!(

@@ -5,7 +5,8 @@
 //!
 //! **Rule.** Only where the guest's class allows it, its agent can, and the commitment is elastic ([`memtide_model::Config::tier_of`]).
 //!
-//! - The VMM attaches a tier, and the guest's agent turns it on as swap, before anybody needs it: growth does not wait for a device.
+//! - The VMM attaches a tier, and the guest's agent turns it on as swap, as soon as the guest is known: a guest that fills its memory within
+//!   seconds has no time to turn it on. An empty one takes 1/256 of its size.
 //! - If more is wanted than idle memory and free memory in small pieces bring, the guests that lose least work write a batch of their programs'
 //!   memory each. What becomes free is idle memory, and goes like all idle memory.
 //! - The first batch is small. One that stayed there is followed by one twice as large. What is written takes the host's memory first, so all batches must fit into what is
@@ -35,7 +36,7 @@ use crate::belief::guest::Guest;
 use crate::belief::scene::Scene;
 use crate::constants::{
     FIRST_PAUSE, LEAST_STEP, LONGEST_PAUSE, READ_BACK, TIER_COLD, TIER_EVERY, TIER_LEAST, TIER_LOST,
-    TIER_MOST, TIER_UNWANTED, TIER_WATCHED, TIER_WATCHED_URGENTLY, TIER_WORTH, VAIN_TIER,
+    TIER_MOST, TIER_UNWANTED, TIER_WATCHED, TIER_WATCHED_URGENTLY, VAIN_TIER,
 };
 
 /// Watches the memory that guests have written to their tiers, and what the VMM was asked for.
@@ -101,9 +102,8 @@ fn order(guest: &Guest<'_>, makes_tiers: bool, now: Moment) -> Option<(TierOrder
             && !guest.is_withheld()
             && !state.vain.lasts(now);
         let size = guest.tier_allowed;
-        let is_worth_it = agent.memory.anon >= TIER_WORTH && size >= TIER_LEAST;
         let reason = Reason::ToTier { anon: agent.memory.anon, wanted: Bytes::ZERO };
-        return (may && is_worth_it).then_some((TierOrder::Attach(size), reason));
+        return (may && size >= TIER_LEAST).then_some((TierOrder::Attach(size), reason));
     };
     if !agent.memory.tier_total.is_zero() {
         return None;

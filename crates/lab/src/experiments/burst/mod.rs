@@ -19,12 +19,12 @@ use crate::machine::lab::Run;
 use crate::managers::daemon::{Daemon, TIER};
 use crate::managers::memtide::Memtide;
 use crate::managers::{Manager, Nobody};
-use crate::output::plot::bars::{self, Bar, Bars};
-use crate::output::plot::stack::{self, Panel};
 use crate::output::report::{Figure, Row, Table};
 use crate::output::screen::Screen;
 use crate::output::show;
 use crate::output::statistics::Spread;
+use memtide_plot::bars::{self, Bar, Bars};
+use memtide_plot::stack::{self, Panel};
 
 mod run;
 
@@ -137,7 +137,7 @@ impl Experiment for Burst {
         );
         let shown = "What each guest's process takes from the host, in the first run of each arm.";
         let panels: Vec<Panel> = arms.iter().filter_map(panel).collect();
-        let memory = stack::svg(&title, shown, show::mib(setting.capacity), &panels)?;
+        let memory = stack::svg(&title, shown, show::mib(setting.capacity), &panels);
         let columns: Vec<(&str, &BurstResult)> = arms
             .iter()
             .filter_map(|seen| Some((seen.arm.title.as_str(), &seen.runs.first()?.result)))
@@ -146,7 +146,7 @@ impl Experiment for Burst {
             figures: vec![
                 Figure {
                     name: "plot".to_owned(),
-                    svg: bars::svg(&title, &about, &[bursts(arms), times(arms)])?,
+                    svg: bars::svg(&title, &about, &[bursts(arms), times(arms)]),
                 },
                 Figure { name: "memory".to_owned(), svg: memory },
             ],
@@ -193,7 +193,7 @@ fn panel(seen: &ArmSeen<BurstResult>) -> Option<Panel> {
     let first = seen.runs.first()?;
     let BurstResult { bursts_planned, bursts_done, .. } = first.result;
     let note = format!("{bursts_done} of {bursts_planned} bursts done");
-    Some(Panel::of(&seen.arm.title, &note, "ended", &first.names, &first.samples))
+    Some(first.samples.panel(&seen.arm.title, &note, "ended", &first.names))
 }
 
 /// The promises that memtide broke: whatever it cannot do, no guest is killed and no byte is wrong. With tiers, all bursts are done.

@@ -19,11 +19,11 @@ use crate::guest::disk::Disk;
 use crate::machine::lab::Run;
 use crate::managers::memtide::Memtide;
 use crate::managers::{Manager, Nobody};
-use crate::output::plot::stack::{self, Panel};
 use crate::output::report::{Figure, Row, Table};
 use crate::output::screen::Screen;
 use crate::output::show;
 use crate::work::turn::{self, Load};
+use memtide_plot::stack::{self, Panel};
 
 mod run;
 
@@ -146,7 +146,7 @@ impl<const UML: bool> Experiment for Demo<UML> {
         );
         let first = || arms.iter().filter_map(|arm| Some((&arm.arm, arm.runs.first()?)));
         let panels: Vec<Panel> = first().map(|(arm, seen)| panel(&arm.title, seen)).collect();
-        let svg = stack::svg(&title, &about, show::mib(capacity), &panels)?;
+        let svg = stack::svg(&title, &about, show::mib(capacity), &panels);
         let columns: Vec<(&str, &DemoResult)> =
             first().map(|(arm, seen)| (arm.title.as_str(), &seen.result)).collect();
         let managed = arms.iter().filter(|arm| arm.arm.key == MANAGED).flat_map(|arm| &arm.runs);
@@ -178,7 +178,7 @@ fn panel(title: &str, seen: &Seen<DemoResult>) -> Panel {
     let DemoResult { guests, guests_alive, work_done_fraction, .. } = seen.result;
     let done = show::percent(work_done_fraction);
     let note = format!("{guests_alive} of {guests} guests alive · {done} of the work done");
-    Panel::of(title, &note, "nothing left to do", &seen.names, &seen.samples)
+    seen.samples.panel(title, &note, "nothing left to do", &seen.names)
 }
 
 /// (All runs are in results.json; this shows the first run of each arm.)

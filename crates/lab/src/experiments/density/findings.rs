@@ -10,11 +10,11 @@ use super::job::Job;
 use super::setting::Setting;
 use crate::error::LabError;
 use crate::experiments::experiment::{ArmSeen, Findings, Seen};
-use crate::output::plot::bars::{self, Bar, Bars};
-use crate::output::plot::stack::{self, Panel};
 use crate::output::report::{Figure, Row, Table};
 use crate::output::show;
 use crate::output::statistics::Spread;
+use memtide_plot::bars::{self, Bar, Bars};
+use memtide_plot::stack::{self, Panel};
 
 /// The content of the memory plots.
 const SHOWN: &str = "What each guest's process takes from the host, in the first run of each arm.";
@@ -92,7 +92,7 @@ pub(super) fn find(
         .filter_map(|ran| Some((ran.first()?.case, ran)))
         .map(|(case, ran)| Ok(group(case, setting(case.job)?, ran)))
         .collect::<Result<_, LabError>>()?;
-    let mut figures = vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &groups)? }];
+    let mut figures = vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &groups) }];
     let mut tables = Vec::new();
     let mut failures = Vec::new();
     for ran in variants {
@@ -101,7 +101,7 @@ pub(super) fn find(
         tables.push(slowdowns(ran));
         let panels: Vec<Panel> = ran.iter().map(panel).collect();
         let capacity = show::mib(setting(case.job)?.capacity);
-        let svg = stack::svg(case.variant(), SHOWN, capacity, &panels)?;
+        let svg = stack::svg(case.variant(), SHOWN, capacity, &panels);
         figures.push(Figure { name: format!("memory{}", case.suffix()), svg });
         failures.extend(broken(ran));
     }
@@ -226,7 +226,7 @@ fn most_guests(ran: &[Ran<'_>]) -> u64 {
 fn panel(ran: &Ran<'_>) -> Panel {
     let DensityResult { guests_finished, ended_by, .. } = &ran.first.result;
     let note = format!("{guests_finished} guests got through · ended by {ended_by}");
-    Panel::of(ran.case.by.title(), &note, "ended", &ran.first.names, &ran.first.samples)
+    ran.first.samples.panel(ran.case.by.title(), &note, "ended", &ran.first.names)
 }
 
 /// The promises that memtide broke. It must do all work. If peaks are offset, so that used memory fits, it must also get as

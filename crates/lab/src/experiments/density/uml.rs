@@ -25,14 +25,14 @@ use crate::experiments::experiment::{Arm, ArmSeen, Effort, Experiment, Findings,
 use crate::guest::disk::Disk;
 use crate::guest::{BOOT, Vmm};
 use crate::machine::lab::Run;
-use crate::output::plot::bars::{self, Bar, Bars};
-use crate::output::plot::stack::{self, Panel};
 use crate::output::report::{Figure, Table};
 use crate::output::sample::Sample;
 use crate::output::screen::Screen;
 use crate::output::show;
 use crate::output::statistics::{Spread, median, median_bytes};
 use crate::work::turn::{self, Load};
+use memtide_plot::bars::{self, Bar, Bars};
+use memtide_plot::stack::{self, Panel};
 
 /// The work of a turn: what is read from the image, and the memory that is filled, in MiB.
 const CACHE_MIB: u64 = 48;
@@ -188,9 +188,9 @@ impl Experiment for DensityUml {
             "What each instance takes from the host, in the first run of each arm.",
             show::mib(capacity),
             &panels,
-        )?;
+        );
         let figures = vec![
-            Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &[group])? },
+            Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &[group]) },
             Figure { name: "memory".to_owned(), svg: memory },
         ];
         let setting = json!({
@@ -310,7 +310,7 @@ fn table(arms: &[ArmSeen<DensityResult>]) -> Table {
 fn panel(seen: &ArmSeen<DensityResult>) -> Option<Panel> {
     let first = seen.runs.first()?;
     let title = format!("{}: {} instances", seen.arm.title, first.result.guests_finished);
-    Some(Panel::of(&title, "", "", &first.names, &first.samples))
+    Some(first.samples.panel(&title, "", "", &first.names))
 }
 
 /// The goals that memtide missed, and damaged work.

@@ -25,7 +25,6 @@ use crate::machine::ksm::{Counters, Ksm as HostKsm};
 use crate::machine::lab::Run;
 use crate::machine::process::{self, Held, cpu_seconds};
 use crate::managers::daemon::{Daemon, SHARES};
-use crate::output::plot::lines::{self, Curve, Panel};
 use crate::output::report::{Figure, Row, Table};
 use crate::output::sample::Samples;
 use crate::output::screen::Screen;
@@ -33,6 +32,7 @@ use crate::output::show;
 use crate::output::statistics::median;
 use crate::wait::until;
 use load::{FILLS, Holders, IDENTICAL, Load, NAMES, PROCESSES, SIZE_MIB};
+use memtide_plot::lines::{self, Curve, Panel};
 
 /// What the process beside them touches.
 const BESIDE: [&str; 5] = ["--size", "64M", "--rate", "50M", "--random"];
@@ -186,7 +186,7 @@ impl Experiment for Ksm {
         };
         let panels: Vec<Panel> = Load::ALL.into_iter().filter_map(panel).collect();
         Ok(Findings {
-            figures: vec![Figure { name: "plot".to_owned(), svg: lines::svg(&title, &about, &panels)? }],
+            figures: vec![Figure { name: "plot".to_owned(), svg: lines::svg(&title, &about, &panels) }],
             setting: json!({
                 "processes": PROCESSES, "size_mib": SIZE_MIB, "identical_percent": IDENTICAL,
                 "seconds": self.lasts.as_secs(),

@@ -25,7 +25,6 @@ use crate::managers::daemon::Daemon;
 use crate::managers::memtide::Memtide;
 use crate::managers::peer::{Peer, Rule};
 use crate::managers::{Managed, Manager};
-use crate::output::plot::bars::{self, Bar, Bars};
 use crate::output::report::{Figure, Row, Table};
 use crate::output::sample::{EVERY, Samples};
 use crate::output::screen::Screen;
@@ -33,6 +32,7 @@ use crate::output::show;
 use crate::output::statistics::{median, p95};
 use crate::wait::until;
 use crate::work::exercise::fill;
+use memtide_plot::bars::{self, Bar, Bars};
 
 pub mod stall;
 pub mod uml;
@@ -158,7 +158,7 @@ fn findings(
         arms.iter().map(|seen| (seen.arm.title.as_str(), middle(&seen.runs))).collect();
     let columns: Vec<(&str, &ReactResult)> = middles.iter().map(|(title, result)| (*title, result)).collect();
     Ok(Findings {
-        figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, groups)? }],
+        figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, groups) }],
         title,
         about,
         setting,

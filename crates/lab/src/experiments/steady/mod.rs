@@ -20,7 +20,6 @@ use crate::guest::{Guest, start_all};
 use crate::machine::lab::Run;
 use crate::machine::process::cpu_seconds;
 use crate::managers::daemon::Daemon;
-use crate::output::plot::bars::{self, Bar, Bars};
 use crate::output::report::{Figure, Row, Table};
 use crate::output::sample::Samples;
 use crate::output::screen::Screen;
@@ -28,6 +27,7 @@ use crate::output::show;
 use crate::output::statistics::{Interval, median};
 use crate::wait::until;
 use crate::work::exercise::load;
+use memtide_plot::bars::{self, Bar, Bars};
 
 pub mod uml;
 
@@ -197,7 +197,7 @@ impl Experiment for Steady {
         let slowdowns = costs.iter().map(|(arm, cost)| (arm.key.clone(), json!(cost)));
         let table = changes(arms);
         Ok(Findings {
-            figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &[bars])? }],
+            figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &[bars]) }],
             title,
             about,
             setting: json!({

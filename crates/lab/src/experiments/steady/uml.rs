@@ -13,7 +13,6 @@ use crate::guest::{Guest, Vmm, start_all};
 use crate::machine::lab::Run;
 use crate::machine::process::cpu_seconds;
 use crate::managers::daemon::Daemon;
-use crate::output::plot::bars::{self, Bar, Bars};
 use crate::output::report::{Figure, Row, Table};
 use crate::output::sample::Samples;
 use crate::output::screen::Screen;
@@ -21,6 +20,7 @@ use crate::output::show;
 use crate::output::statistics::median;
 use crate::wait::until;
 use crate::work::exercise::load;
+use memtide_plot::bars::{self, Bar, Bars};
 
 /// The prefix of the instances' names.
 const NAMES: &str = "steady-uml-";
@@ -131,7 +131,7 @@ impl Experiment for SteadyUml {
             middles.iter().map(|(title, result)| (*title, result)).collect();
         let missed = middles.iter().filter(|(_, result)| result.memtide_cpu_per_minute > GOAL);
         Ok(Findings {
-            figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &[bars])? }],
+            figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &[bars]) }],
             setting: json!({ "instances": INSTANCES, "memory_bytes": MEMORY, "budget_mib": budget_mib() }),
             tables: vec![Table::of("medians", &columns, &ROWS)],
             failures: missed

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use memtide_model::Bytes;
+
 use crate::experiments::experiment::{Arm, Effort};
 use crate::guest::swap::Medium;
+use crate::managers::daemon::TIER;
 
 /// Where memory comes from once a guest's own is used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +59,16 @@ impl By {
     /// Whether memtide manages guests that boot with all the memory that they could use.
     pub(super) const fn is_managed(self) -> bool {
         self.medium().is_none()
+    }
+
+    /// What memtide may do with the guests: they get no more memory than the fixed guests of the other arms have.
+    pub(super) fn class(self, memory: Bytes) -> Option<String> {
+        let limit = format!("limit = \"{} MiB\"\n", memory.whole_mib());
+        match self {
+            Self::Balloon => Some(format!("[class.default]\n{limit}")),
+            Self::Tier => Some(format!("{TIER}{limit}")),
+            Self::Disk | Self::Tmpfs | Self::Zram => None,
+        }
     }
 }
 

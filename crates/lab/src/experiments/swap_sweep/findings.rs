@@ -8,10 +8,10 @@ use super::setting::{Setting, in_words};
 use super::{Point, SweepResult};
 use crate::error::LabError;
 use crate::experiments::experiment::{ArmSeen, Findings};
-use crate::output::plot::lines::{self, Axes, Curve, Panel};
 use crate::output::report::{Figure, Table};
 use crate::output::show;
 use crate::output::statistics::{Spread, median, median_bytes};
+use memtide_plot::lines::{self, Curve, Meaning, Panel};
 
 /// Times are judged from this many runs on: one run is no evidence.
 const RUNS_TO_JUDGE: usize = 3;
@@ -86,8 +86,8 @@ pub(super) fn find(setting: &Setting, arms: &[ArmSeen<SweepResult>]) -> Result<F
     let of_guests = over("memory of each guest in MiB", |middle| middle.memory);
     let in_total = over("most memory of the host in MiB: all guests and their swap", |middle| middle.total);
     let figures = vec![
-        Figure { name: "plot".to_owned(), svg: lines::svg(&title, &about, &of_guests)? },
-        Figure { name: "total".to_owned(), svg: lines::svg("The same over total memory", "", &in_total)? },
+        Figure { name: "plot".to_owned(), svg: lines::svg(&title, &about, &of_guests) },
+        Figure { name: "total".to_owned(), svg: lines::svg("The same over total memory", "", &in_total) },
     ];
     let tables = groups.iter().flat_map(|ran| tables(ran)).collect();
     let failures = groups.iter().flat_map(|ran| broken(ran)).collect();
@@ -104,8 +104,8 @@ fn panel(ran: &[Ran<'_>], x: &'static str, at: fn(&Middle) -> Bytes) -> Panel {
         color: By::ALL.iter().position(|by| *by == ran.case.by).unwrap_or(0),
         is_thin: false,
     };
-    let axes = Axes { x, y: "seconds", marks: true };
-    Panel { title, axes, curves: ran.iter().map(curve).collect(), ..Panel::default() }
+    let meaning = Meaning { x, y: "seconds", marks: true };
+    Panel { title, meaning, curves: ran.iter().map(curve).collect(), ..Panel::default() }
 }
 
 fn tables(ran: &[Ran<'_>]) -> Vec<Table> {

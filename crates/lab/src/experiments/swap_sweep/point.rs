@@ -18,7 +18,6 @@ use crate::guest::{Guest, GuestBuilder, start_all};
 use crate::machine::lab::Run;
 use crate::machine::small_host::SmallHost;
 use crate::machine::zram;
-use crate::managers::daemon::TIER;
 use crate::managers::memtide::Memtide;
 use crate::managers::{Managed, Manager};
 use crate::output::sample::EVERY;
@@ -26,8 +25,12 @@ use crate::wait::{LOOK_EVERY, check_interrupt, until};
 
 /// The longest time of the work.
 const WORK: Duration = Duration::from_secs(300);
-/// The longest time until memtide has divided the small host.
+
+/// The longest time until memtide has made the guests as small as they are to be.
 const SETTLES: Duration = Duration::from_secs(60);
+
+/// memtide leaves a difference as small as this alone.
+const LITTLE: Bytes = Bytes::from_mib(1);
 
 /// The host's memory that everything takes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,7 +84,7 @@ fn measure_into(
     run: &Run,
 ) -> Result<(), LabError> {
     let mut all = Guests::start(setting, case, point.guest_memory_bytes, run)?;
-    all.settle(run)?;
+    all.settle(case.by, point.guest_memory_bytes, run)?;
     let before = all.swapped()?;
     let jobs = begin(&all.guests, |nth| work(seed + nth, setting.heap_mib))?;
     let mut most = Most::default();
@@ -134,25 +137,27 @@ impl Guests {
         };
         let guests = start_all(builders, run, host.as_ref())?;
         guests.iter().zip(&swaps).try_for_each(|(guest, swap)| swap.on(guest))?;
-        let memtide = || Memtide::find(Commitment::Strict, &format!("{NAMES}*"));
-        let manager = match case.by {
-            By::Balloon => Some(memtide()?),
-            By::Tier => Some(memtide()?.with(TIER)),
-            By::Disk | By::Tmpfs | By::Zram => None,
+        let manager = match case.by.class(memory) {
+            Some(class) => Some(Memtide::find(Commitment::Elastic, &format!("{NAMES}*"))?.with(&class)),
+            None => None,
         };
         Ok(Self { guests, swaps, host, manager, zram_before })
     }
 
-    /// Starts the manager, and waits until the guests fit into the small host whatever they do.
-    fn settle(&mut self, run: &Run) -> Result<(), LabError> {
+    /// Starts the manager, and waits until the guests are no larger than they may be, and have their tiers.
+    fn settle(&mut self, by: By, limit: Bytes, run: &Run) -> Result<(), LabError> {
         let (Some(manager), Some(host)) = (&mut self.manager, &self.host) else { return Ok(()) };
         let managed = Managed { dir: run.path(), host, guests: &self.guests };
         manager.start(managed)?;
-        until("smaller guests", SETTLES, || {
+        until("small guests with tiers", SETTLES, || {
             manager.tick(managed)?;
             thread::sleep(EVERY);
-            let sizes: Vec<Bytes> = self.guests.iter().map(Guest::actual).collect::<Result<_, _>>()?;
-            Ok((Bytes::sum(sizes) <= host.capacity()).then_some(()))
+            let is_ready = |guest: &Guest| -> Result<bool, LabError> {
+                let is_small = guest.actual()? <= limit.saturating_add(LITTLE);
+                Ok(is_small && (by != By::Tier || guest.meminfo()?.swap_kib > 0))
+            };
+            let ready: Vec<bool> = self.guests.iter().map(is_ready).collect::<Result<_, _>>()?;
+            Ok(ready.iter().all(|is_ready| *is_ready).then_some(()))
         })
     }
 
