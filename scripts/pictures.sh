@@ -13,10 +13,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly COLUMNS_SHOWN=100 ROWS_SHOWN=30
-# The page is shown that many seconds after memtide has begun to manage the demo's guests.
+# The page is shown while a guest gets memory, at least that many seconds after memtide has begun to manage the demo's guests.
 readonly PAGE_AFTER=45
-# `memtide top` shows the journal's last moment before the first guest ends its work.
-readonly TOP_BEFORE_END=25
 programs=$PWD/${CARGO_TARGET_DIR:-target}/debug
 memtide=$programs/memtide
 work=$(mktemp -d)
@@ -33,7 +31,7 @@ export TZ=UTC
 # shoot ADDRESS PICTURE WIDTH,HEIGHT
 shoot() {
   timeout 60 chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$work/chromium" --window-size="$3" \
-    --timeout=6000 --screenshot="$2" "$1" 2>"$work/chromium.log" || { cat "$work/chromium.log" >&2; exit 1; }
+    --virtual-time-budget=3000 --screenshot="$2" "$1" 2>"$work/chromium.log" || { cat "$work/chromium.log" >&2; exit 1; }
 }
 
 # --- the demo, and the page while it runs ----------------------------------------------------------------------------
@@ -47,10 +45,14 @@ while [ -z "$configuration" ]; do
   sleep 1
   configuration=$(find target/lab/runs/demo-* -newer "$work/begin" -name memtide.toml 2>/dev/null | head -n 1)
 done
-sleep "$PAGE_AFTER"
 "$memtide" web --config "$configuration" >"$work/address" 2>/dev/null &
 web=$!
-until grep -q '^http' "$work/address"; do sleep 0.1; done
+sleep "$PAGE_AFTER"
+until "$memtide" status --config "$configuration" | grep -q 'getting more'; do
+  kill -0 "$lab" 2>/dev/null || { cat "$work/lab.log" >&2; exit 1; }
+  sleep 0.2
+done
+at=$(date +%H:%M:%S)
 shoot "$(cat "$work/address")" docs/page.png 1200,1000
 kill "$web"
 web=
@@ -64,11 +66,14 @@ journal=$(dirname "$configuration")/journal
 "$memtide" report --from "$journal" -o "$work/report.html"
 shoot "file://$work/report.html" docs/report.png 1100,900
 
-last=$("$memtide" journal "$journal" | sed -n 's/.*"wall":\([0-9]*\).*/\1/p' | tail -n 1)
-at=$(date -u -d "@$((last / 1000 - TOP_BEFORE_END))" +%H:%M:%S)
+# The same moment as on the page.
 tmux -S "$work/tmux" new-session -d -x "$COLUMNS_SHOWN" -y "$ROWS_SHOWN" \
   "COLORTERM=truecolor TERM=xterm-256color $memtide top --from $journal --at $at"
-until tmux -S "$work/tmux" capture-pane -p | grep -q '^GUEST'; do sleep 0.1; done
+# The graph is filled in small portions.
+until tmux -S "$work/tmux" capture-pane -p >"$work/screen"; grep -q '^GUEST' "$work/screen" && cmp -s "$work/screen" "$work/before"; do
+  cp "$work/screen" "$work/before"
+  sleep 1
+done
 {
   echo '<meta charset="utf-8"><body style="margin:0;background:#14181c"><pre style="margin:0;padding:14px;color:#dfe6ec;font:15px/18px DejaVu Sans Mono">'
   tmux -S "$work/tmux" capture-pane -p -e | aha --no-header

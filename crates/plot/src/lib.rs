@@ -15,12 +15,12 @@ use canvas::{Canvas, Letters, Rgb};
 
 /// The width of a picture in its own units.
 pub const WIDTH: f64 = 1200.0;
-/// The font of all text. Whoever makes pixels of a picture has to have it.
+/// The font of all text. A renderer of the SVG needs this font.
 pub const FONT: &str = "DejaVu Sans";
 
 /// Text and frames.
 pub const INK: Rgb = [0x22, 0x2b, 0x33];
-/// Numbers beside scales, and what needs no attention.
+/// Numbers beside scales, and secondary text.
 pub const QUIET: Rgb = [0x6b, 0x76, 0x80];
 /// Lines across a plot.
 pub const GRID: Rgb = [0xe6, 0xe9, 0xec];

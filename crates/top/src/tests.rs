@@ -8,6 +8,7 @@ use memtide_model::{Bytes, HostState, Verdict};
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use ratatui::layout::{Rect, Size};
+use ratatui::style::Modifier;
 
 use crate::app::orders::{Answer, Order, What, Wish};
 use crate::app::{App, Event};
@@ -728,4 +729,20 @@ fn colours_are_those_of_the_parts() {
     assert_eq!(Some(colour_of("█", ledger)), Theme::Sixteen.colour(HostPart::Guests.colour()));
     let rule = app.layout().rule.y;
     assert_eq!(Some(colour_of("▓", rule)), Theme::Sixteen.colour(SizePart::NeededCache.colour()));
+}
+
+#[test]
+fn the_chosen_guest_stands_out_and_its_bar_keeps_its_meaning() {
+    for size in [NORMAL, Size { width: 160, height: 40 }] {
+        let mut app = screen(size, 300, normal);
+        press(&mut app, KeyCode::Home);
+        let mut buffer = Buffer::empty(Rect::new(0, 0, size.width, size.height));
+        draw(&app, Theme::Sixteen, &mut buffer);
+        let y = app.layout().guests.y;
+        let is_reversed = |x: u16| buffer[(x, y)].modifier.contains(Modifier::REVERSED);
+        assert!(is_reversed(0), "{size:?}: its name");
+        let bar = (0..size.width).filter(|x| ["█", "░"].contains(&buffer[(*x, y)].symbol()));
+        let bar: Vec<u16> = bar.collect();
+        assert!(bar.len() > 5 && bar.iter().all(|x| !is_reversed(*x)), "{size:?}: {bar:?}");
+    }
 }

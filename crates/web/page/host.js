@@ -20,7 +20,7 @@ export class Host {
   #layers;
   #cursor = svg("line", { class: "cursor", y1: 0, y2: 300, visibility: "hidden" });
   #psi = svg("path", { class: "psi" });
-  #drawn = 0;
+  #drawn = -Infinity;
 
   constructor() {
     this.#layers = HOST.map(part => svg("path", { class: part.class }));
@@ -62,6 +62,7 @@ export class Host {
     this.#wall = wall;
     const newest = points.at(-1)?.at ?? 0;
     this.#points = [...points, ...this.#points.filter(point => point.at > newest)];
+    this.#drawn = -Infinity;
   }
 
   /** Takes over the present. */

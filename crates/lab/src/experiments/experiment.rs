@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use memtide_host::{Root, zram};
 use serde::Serialize;
 
 use crate::error::LabError;
@@ -238,6 +239,8 @@ fn conduct<E: Experiment>(
     let mut seen: Vec<ArmSeen<E::Result>> =
         arms.into_iter().map(|arm| ArmSeen { arm, runs: Vec::new(), ended: Vec::new() }).collect();
     let ran = run_all(&mut experiment, options, &whole, screen, &mut seen);
+    // A memtide that was killed with its guests has left their tiers.
+    let _ = zram::sweep(&Root::system());
     let unfinished = Unfinished::of::<E>(&seen);
     seen.retain(|seen| !seen.runs.is_empty());
     match ran {

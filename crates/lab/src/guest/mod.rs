@@ -22,6 +22,8 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use memtide_host::zram::{NotedTier, TierReader, noted};
+use memtide_host::{Root, Scratch};
 use memtide_load::exerciser::report::Second;
 use memtide_load::helper::meminfo::Meminfo;
 use memtide_load::helper::wire::{Ask, Hello};
@@ -312,6 +314,20 @@ impl Guest {
     #[must_use]
     pub const fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// What the tier that memtide has made for it takes of the host's memory, as the kernel counts it; zero if it has none.
+    #[must_use]
+    pub fn in_tier(&self) -> Bytes {
+        let root = Root::system();
+        let held = |noted: NotedTier| {
+            TierReader::open(&root, noted.device)
+                .ok()?
+                .read(&mut Scratch::default())
+                .ok()
+                .map(|tier| tier.held)
+        };
+        Bytes::sum(noted(&root).into_iter().filter(|noted| noted.pid == self.pid).filter_map(held))
     }
 
     /// The monitor that memtide finds (the lab leaves it alone), or the console of an instance.

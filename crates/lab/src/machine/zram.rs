@@ -146,18 +146,6 @@ impl Drop for Zram {
     }
 }
 
-/// The host's memory that all zram devices of the machine take, also those of others. A device that is just being removed takes none.
-#[must_use]
-pub fn used_by_all() -> Bytes {
-    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    let zrams = devices.filter(|device| device.file_name().to_string_lossy().starts_with("zram"));
-    let used = |device: fs::DirEntry| -> Option<Bytes> {
-        let text = fs::read_to_string(device.path().join("mm_stat")).ok()?;
-        text.split_whitespace().nth(2)?.parse().ok().map(Bytes::new)
-    };
-    Bytes::sum(zrams.filter_map(used))
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt;

@@ -64,9 +64,11 @@ const ALONE: [Test; 3] = tests![
     untouched::nor_are_they_while_ksm_merges,
 ];
 
-/// Tests that take minutes each, and show with real guests the effects that scenarios show in seconds. Each has the machine
+/// Tests that take minutes each (one an hour), and show with real guests the effects that scenarios show in seconds. Each has the machine
 /// to itself, and runs only on request.
-const LONG: [Test; 14] = tests![
+const LONG: [Test; 16] = tests![
+    tier::a_swap_in_takes_at_most_twice_as_long_as_a_read,
+    tier::an_hour_of_swapping_loses_no_byte,
     ends::fifty_ends_are_no_emergency,
     ksm::ten_kills_in_the_middle_of_bursts_leave_nothing_behind,
     no_harm::a_cache_in_use_is_left_to_its_guest,

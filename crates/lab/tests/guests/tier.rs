@@ -1,14 +1,17 @@
 //! A compressed tier of a real guest: made by a real daemon, plugged into a real QEMU, filled by the agent, checked by the exerciser.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memtide_host::Root;
 use memtide_host::zram::noted;
+use memtide_lab::guest::swap::{Medium, Swap};
 use memtide_lab::guest::{Guest, GuestBuilder};
 use memtide_lab::managers::daemon::Daemon;
 use memtide_lab::wait::until;
-use memtide_lab::work::exercise::load;
+use memtide_lab::work::exercise::{cold_heap, load};
+use memtide_load::exerciser::content::Tally;
 use memtide_load::exerciser::report::Summary;
+use memtide_load::helper::wire::Ask;
 use memtide_model::Tier;
 use serde_json::json;
 
@@ -78,6 +81,89 @@ pub fn cold_memory_goes_to_a_tier_and_every_byte_comes_back() {
     .unwrap();
     daemon.stop().unwrap();
     assert_eq!(host.oom_kills().unwrap(), 0);
+}
+
+/// Three guests touch a heap that does not fit into their memory for an hour, anywhere, and write a third of the touches: one swaps to a zram of its own, one to
+/// a file on a tmpfs, one to a tier. Every page that is touched is compared with what was written to it, and in the end all of them.
+pub fn an_hour_of_swapping_loses_no_byte() {
+    crate::needs_zram();
+    let run = prepare("test-tier-hour");
+    let swap = |medium, name| crate::or_skip(Swap::create(medium, mib(512), run.path(), name, 1));
+    let (zram, tmpfs) = (swap(Medium::Zram, "zram"), swap(Medium::Tmpfs, "tmpfs"));
+    let small = |name: &str| Guest::builder(name).memory(mib(300));
+    let guests = start(
+        &run,
+        [
+            small("hour-zram").swap(&zram),
+            small("hour-tmpfs").swap(&tmpfs),
+            reporting("hour-tier", mib(512), true).agent(true).hotplug(true),
+        ],
+    );
+    zram.on(&guests[0]).unwrap();
+    tmpfs.on(&guests[1]).unwrap();
+    let config = "mode = \"manage\"\nbudget = \"3 GiB\"\ndiscover = [\"hour-tier\"]\ncommitment = \"elastic\"\n\
+                  [class.default]\ntier = \"80%\"\nlimit = \"300 MiB\"\n";
+    let daemon = Daemon::start(run.path(), config).unwrap();
+    until_swapping(&daemon, &guests[2]);
+    until("a small guest", JOB, || Ok((guests[2].actual()? <= mib(301)).then_some(()))).unwrap();
+    let work = |seed| {
+        load(&format!(
+            "--size 320M --grow 20M --content heap --seed {seed} --hot 50%:95% --rate 40M --writes 30% --duration 1h --verify --hold"
+        ))
+    };
+    let jobs: Vec<_> = guests.iter().zip(1..).map(|(guest, seed)| guest.begin(work(seed)).unwrap()).collect();
+    for (guest, job) in guests.iter().zip(jobs) {
+        let done: Summary = guest.finish(job, "an hour of work", Duration::from_secs(5_400)).unwrap();
+        let all = Ask::Order { load: job.id(), line: "check".to_owned() };
+        let all: Tally = guest.ask(all, Duration::from_secs(600)).unwrap();
+        let (read, written) = guest.meminfo().unwrap().swapped();
+        say(&format!("{}: {done:?}; {all:?}; {read} pages read from swap, {written} written", guest.name()));
+        assert_eq!((done.errors, all.mismatches), (0, 0));
+        assert!(read > 10_000 && written > 10_000, "{}: {read} {written}", guest.name());
+        unhurt(guest);
+    }
+    say(&daemon.command(&["explain", "hour-tier"]).unwrap());
+    daemon.stop().unwrap();
+}
+
+/// Memory that lies in compressed swap is read back at most half as fast as the guest reads the device.
+pub fn a_swap_in_takes_at_most_twice_as_long_as_a_read() {
+    const HEAP_MIB: u64 = 200;
+    crate::needs_zram();
+    let run = prepare("test-tier-read");
+    let swap = crate::or_skip(Swap::create(Medium::Zram, mib(512), run.path(), "zram", 1));
+    let guests = start(&run, [Guest::builder("swap-in").memory(mib(640)).swap(&swap)]);
+    let guest = &guests[0];
+    swap.on(guest).unwrap();
+    let heap = guest.run(cold_heap(5, HEAP_MIB, "2.5"), JOB).unwrap();
+    let timed = |what: Ask| {
+        let begun = Instant::now();
+        let answer: serde_json::Value = guest.ask(what, JOB).unwrap();
+        (answer, begun.elapsed())
+    };
+    let check = || timed(Ask::Order { load: heap.id(), line: "check".to_owned() }).1;
+    let sh = |cmd: String| timed(Ask::Sh { cmd });
+    let resident = check();
+    let (said, _) = sh(format!("echo \"{}M swappiness=200\" > /sys/fs/cgroup/memory.reclaim", HEAP_MIB - 40));
+    let before = guest.meminfo().unwrap().swapped();
+    assert!(before.1 > 25_000, "{said}: {before:?} pages read from swap and written");
+    // The device is read first: what is in memory again may be gone from it.
+    let device = "device=$(sed -n 's/^\\(.dev.vd[a-z]*\\) .*/\\1/p' /proc/swaps)";
+    let reads = 10_000_u32;
+    let (said, read) =
+        sh(format!("{device}; dd if=$device of=/dev/null bs=4k count={reads} iflag=direct 2>&1"));
+    let swapped_in = check();
+    let pages = guest.meminfo().unwrap().swapped().0 - before.0;
+    let a_read = read.as_secs_f64() / f64::from(reads);
+    let a_swap_in =
+        swapped_in.saturating_sub(resident).as_secs_f64() / f64::from(u32::try_from(pages).unwrap());
+    say(&format!(
+        "checked in memory in {resident:?}, from swap in {swapped_in:?}, {pages} pages: {:.0} us each; a read of 4 KiB takes {:.0} us ({said})",
+        a_swap_in * 1e6,
+        a_read * 1e6
+    ));
+    assert!(pages > 25_000);
+    assert!(a_swap_in <= 2.0 * a_read);
 }
 
 pub fn a_full_tier_that_does_not_compress_hurts_nobody_and_is_let_go() {

@@ -63,16 +63,18 @@ pub(super) fn draw(app: &App, theme: Theme, layout: &Layout, buffer: &mut Buffer
     for (nth, row) in (0_u16..).zip(visible) {
         let is_chosen = app.cursor.as_ref() == Some(&row.name);
         let first = line(layout.guests, nth * layout.row);
-        if layout.row == 2 {
+        let bar = if layout.row == 2 {
             let second = line(layout.guests, nth * 2 + 1);
-            with_reason((row, frame), theme, (first, second), buffer);
+            with_reason((row, frame), theme, (first, second), buffer)
         } else {
             let before = app.shown.earlier.as_ref().and_then(|frame| Some((frame.row(&row.name)?, frame)));
             let stall = before.and_then(|(before, then)| stall(row, before, frame.at.since(then.at)));
-            one_line((row, stall), &columns, theme, first, buffer);
-        }
+            one_line((row, stall), &columns, theme, first, buffer)
+        };
         if is_chosen {
             buffer.set_style(first, Style::new().add_modifier(Modifier::REVERSED));
+            // The marks of a bar would change their meaning.
+            buffer.set_style(bar, Style::new().remove_modifier(Modifier::REVERSED));
         }
     }
 }
@@ -95,13 +97,14 @@ fn heading(columns: &Columns, theme: Theme, place: Rect, buffer: &mut Buffer) {
     put(buffer, place, &says, theme.bold());
 }
 
+/// A guest in a line. Returns the place of its bar.
 fn one_line(
     (row, stall): (&Row, Option<String>),
     columns: &Columns,
     theme: Theme,
     place: Rect,
     buffer: &mut Buffer,
-) {
+) -> Rect {
     let style = style(row.matter, theme);
     let plain = Style::new();
     let or_dash = |bytes: Option<Bytes>| bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
@@ -113,8 +116,9 @@ fn one_line(
         pen.say(&text::right(&or_dash(row.needs), columns.needs + 1), plain);
     }
     pen.say(" ", plain);
+    let mut its_bar = Rect::default();
     if columns.bar > 0 {
-        bar(row, theme, columns.bar, &mut pen);
+        its_bar = bar(row, theme, columns.bar, &mut pen);
         pen.say(" ", plain);
     }
     pen.say(&text::right(stall.as_deref().unwrap_or("-"), STALLS), plain);
@@ -124,29 +128,32 @@ fn one_line(
         pen.say(" ", plain);
         pen.say(row.reason.as_deref().unwrap_or_default(), theme.dim());
     }
+    its_bar
 }
 
-/// The parts of a guest's size.
-fn bar(row: &Row, theme: Theme, columns: usize, pen: &mut Pen<'_>) {
+/// The parts of a guest's size. Returns their place.
+fn bar(row: &Row, theme: Theme, columns: usize, pen: &mut Pen<'_>) -> Rect {
+    let begin = pen.place;
     let parts = SizePart::ALL.map(|part| row.size.of_part(part));
     let columns = u64::try_from(columns).unwrap_or(0).min(pen.place.width.into());
     for (part, cells) in SizePart::ALL.into_iter().zip(cells(parts, row.size.sum(), columns)) {
         pen.say(&part.mark().to_string().repeat(usize::try_from(cells).unwrap_or(0)), theme.size(part));
     }
+    Rect { width: begin.width.saturating_sub(pen.place.width), ..begin }
 }
 
-/// The reason in a sentence, below the name.
+/// The reason in a sentence, below the name. Returns the place of the guest's bar.
 fn with_reason(
     (row, frame): (&Row, &Frame),
     theme: Theme,
     (first, second): (Rect, Rect),
     buffer: &mut Buffer,
-) {
+) -> Rect {
     let style = style(row.matter, theme);
     let mut pen = Pen { place: first, buffer };
     pen.say(&text::left(&row.shown, 17), style.add_modifier(Modifier::BOLD));
     let columns = if first.width >= 100 { first.width / 5 } else { first.width / 8 };
-    bar(row, theme, usize::from(columns), &mut pen);
+    let its_bar = bar(row, theme, usize::from(columns), &mut pen);
     pen.say(&format!(" {}: ", why::size(row)), Style::new());
     pen.say(&row.state, style);
     put(
@@ -155,6 +162,7 @@ fn with_reason(
         &why::in_a_sentence(row, frame, usize::from(second.width) >= 110),
         Style::new(),
     );
+    its_bar
 }
 
 /// The colour of a guest's state.

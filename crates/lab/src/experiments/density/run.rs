@@ -25,7 +25,6 @@ use crate::machine::facts;
 use crate::machine::lab::Run;
 use crate::machine::small_host::SmallHost;
 use crate::machine::swap::ZramSwap;
-use crate::machine::zram;
 use crate::managers::{Managed, Manager, check_untouched};
 use crate::output::sample::Samples;
 use crate::output::screen::Screen;
@@ -72,19 +71,11 @@ struct Rise<'a> {
     waiting: VecDeque<usize>,
     /// The cold heaps of the guests, in their order.
     cold: Vec<Job>,
-    tiers: Tiers,
+    /// The most that compressed tiers have taken. The kernel charges it to no cgroup: the lab adds it to what the small host uses.
+    most_in_tiers: Bytes,
     samples: Samples,
     /// Guests and turns of the rounds that all guests got through.
     finished: (usize, usize),
-}
-
-/// The memory of compressed tiers, which the kernel charges to no cgroup: the lab adds it to what the small host uses.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tiers {
-    /// What the zram devices of the machine took before.
-    before: Bytes,
-    /// The most that they have taken since.
-    most: Bytes,
 }
 
 /// The end of a run. Events while the arm is taken down are not part of its figures.
@@ -128,7 +119,7 @@ pub fn run(
         guests_at: Vec::new(),
         waiting: VecDeque::new(),
         cold: Vec::new(),
-        tiers: Tiers { before: zram::used_by_all(), most: Bytes::ZERO },
+        most_in_tiers: Bytes::ZERO,
         samples: Samples::default(),
         finished: (0, 0),
     };
@@ -298,8 +289,8 @@ impl Rise<'_> {
 
     /// Ends the run once the small host would be full if its cgroup paid for the tiers.
     fn charge_tiers(&mut self) -> Result<(), Stop> {
-        let held = zram::used_by_all().saturating_sub(self.tiers.before);
-        self.tiers.most = self.tiers.most.max(held);
+        let held = Bytes::sum(self.guests.iter().map(Guest::in_tier));
+        self.most_in_tiers = self.most_in_tiers.max(held);
         let used = self.host.usage()?.saturating_sub(self.host.cache()?).saturating_add(held);
         if used <= self.host.capacity() {
             return Ok(());
@@ -366,7 +357,7 @@ impl Rise<'_> {
             cold_bytes: Bytes::from_mib(self.setting.cold_mib * memory.len() as u64),
             cold_verified_bytes: cold_verified,
             guest_swap_in_bytes: swapped_in,
-            tier_held_bytes: self.tiers.most,
+            tier_held_bytes: self.most_in_tiers,
             memory_moved_bytes: self.samples.moved(),
             peak_usage_bytes: end.peak_usage,
             seconds_to_grant: measured.seconds_to_grant,

@@ -17,7 +17,6 @@ use crate::guest::swap::Swap;
 use crate::guest::{Guest, GuestBuilder, start_all};
 use crate::machine::lab::Run;
 use crate::machine::small_host::SmallHost;
-use crate::machine::zram;
 use crate::managers::memtide::Memtide;
 use crate::managers::{Managed, Manager};
 use crate::output::sample::EVERY;
@@ -45,8 +44,6 @@ struct Guests {
     swaps: Vec<Swap>,
     host: Option<SmallHost>,
     manager: Option<Memtide>,
-    /// What the zram devices of the machine held before.
-    zram_before: Bytes,
 }
 
 /// Does the work once at one size.
@@ -119,7 +116,6 @@ fn begin(guests: &[Guest], ask: impl Fn(u64) -> Ask) -> Result<Vec<Job>, LabErro
 
 impl Guests {
     fn start(setting: &Setting, case: Case, memory: Bytes, run: &Run) -> Result<Self, LabError> {
-        let zram_before = zram::used_by_all();
         let names = (1..=case.guests).map(|nth| nth.to_string());
         let swap = |name: String| {
             let medium = case.by.medium()?;
@@ -141,7 +137,7 @@ impl Guests {
             Some(class) => Some(Memtide::find(Commitment::Elastic, &format!("{NAMES}*"))?.with(&class)),
             None => None,
         };
-        Ok(Self { guests, swaps, host, manager, zram_before })
+        Ok(Self { guests, swaps, host, manager })
     }
 
     /// Starts the manager, and waits until the guests are no larger than they may be, and have their tiers.
@@ -205,7 +201,7 @@ impl Guests {
 
     fn look(&mut self, most: &mut Most, run: &Run) -> Result<(), LabError> {
         let swap = match self.manager {
-            Some(_) => zram::used_by_all().saturating_sub(self.zram_before),
+            Some(_) => Bytes::sum(self.guests.iter().map(Guest::in_tier)),
             None => Bytes::sum(self.swaps.iter().map(Swap::held).collect::<Result<Vec<_>, _>>()?),
         };
         let total = Bytes::sum(self.guests.iter().map(Guest::footprint)).saturating_add(swap);
