@@ -13,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly COLUMNS_SHOWN=100 ROWS_SHOWN=30
-# The page is shown while a guest gets memory, at least that many seconds after memtide has begun to manage the demo's guests.
+# The page is shown this many seconds after memtide's start, once a guest is getting more memory.
 readonly PAGE_AFTER=45
 programs=$PWD/${CARGO_TARGET_DIR:-target}/debug
 memtide=$programs/memtide
@@ -66,7 +66,7 @@ journal=$(dirname "$configuration")/journal
 "$memtide" report --from "$journal" -o "$work/report.html"
 shoot "file://$work/report.html" docs/report.png 1100,900
 
-# The same moment as on the page.
+# The moment at which that guest was getting memory, a few seconds before the picture of the page.
 tmux -S "$work/tmux" new-session -d -x "$COLUMNS_SHOWN" -y "$ROWS_SHOWN" \
   "COLORTERM=truecolor TERM=xterm-256color $memtide top --from $journal --at $at"
 # The graph is filled in small portions.

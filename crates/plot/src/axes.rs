@@ -3,11 +3,12 @@
 use crate::canvas::{Canvas, Height, Letters, Place, Side, Stroke};
 use crate::{GRID, QUIET};
 
-/// Space for the numbers on the left and below, and for the words beside them.
+/// The gap between a scale and its numbers.
 const NUMBERS: f64 = 8.0;
+/// The size of the numbers' font.
 const LETTERS: f64 = 12.0;
 
-/// A scale: the values at its ends, the places of these, and what it says.
+/// A scale: the values at its two ends, and their places in the picture.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     /// The values at its beginning and at its end.
@@ -65,7 +66,7 @@ impl Axes<'_> {
         (self.x.at(x), self.y.at(y))
     }
 
-    /// Draws the scales, with a line across the plot at each of about `rows` steps.
+    /// Draws both scales: a number and a line across the plot for each value in `rows`, a number and a tick for each value in `columns`.
     pub fn draw(&self, canvas: &mut Canvas, columns: &[f64], rows: &[f64]) {
         let ((left, right), (bottom, top)) = (self.x.places, self.y.places);
         let letters = Letters::of(LETTERS, QUIET);

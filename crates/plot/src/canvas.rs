@@ -33,7 +33,7 @@ impl Stroke {
     }
 }
 
-/// Where a text lies from its place.
+/// On which side of its place a text lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// It begins there.
@@ -83,7 +83,7 @@ impl Letters {
         Self { is_bold: true, ..self }
     }
 
-    /// The same, lying so from its place.
+    /// The same on this side of its place, and at this height.
     #[must_use]
     pub const fn at(self, side: Side, height: Height) -> Self {
         Self { side, height, ..self }
@@ -124,7 +124,7 @@ impl Canvas {
         self.svg
     }
 
-    /// A line through `points`. Where there is none, the line is interrupted.
+    /// A line through `points`. A `None` leaves a gap.
     pub fn line(&mut self, points: impl IntoIterator<Item = Option<Place>>, stroke: Stroke) {
         let mut path = String::new();
         let mut pen = 'M';

@@ -51,8 +51,8 @@ pub const fn series(nth: usize) -> Rgb {
     SERIES[nth % SERIES.len()]
 }
 
-/// A picture with a title, `subtitle` in as many lines as it needs, and below them a body of this height, which `draw` draws from the given top on. It is
-/// displayed at a part of its size: `shown`.
+/// A picture with a title, `subtitle` in as many lines as it needs, and below them a body `height` units high: `draw` gets the place at which it begins.
+/// `shown` scales the displayed size: 0.5 shows the picture at half its size.
 fn picture(
     title: &str,
     subtitle: &str,

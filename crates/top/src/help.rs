@@ -17,7 +17,7 @@ time
   [ ]          a minute back, a minute forward; or click on the graph
   n N          next, previous event; t chooses the kind of events
   1432         four digits go to 14:32
-  Esc          back to the present
+  Esc          back to the present, or to the end of a journal
 orders (a question comes first)
   h            hold: leave the guest alone at its present size
   l            let go: release it to its limit, then leave it alone

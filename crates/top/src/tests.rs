@@ -403,7 +403,7 @@ fn help() {
     │   [ ]          a minute back, a minute forward; or click on the graph        │
     │   n N          next, previous event; t chooses the kind of events            │
     │   1432         four digits go to 14:32                                       │
-    │   Esc          back to the present                                           │
+    │   Esc          back to the present, or to the end of a journal               │
     │ orders (a question comes first)                                              │
     │   h            hold: leave the guest alone at its present size               │
     │   l            let go: release it to its limit, then leave it alone          │
@@ -666,7 +666,7 @@ fn a_journal_answers_why_after_two_keys_and_what_happened_after_four() {
 
 
 
-    ? help q quit Enter explain w why s sort / filter h hold l let go m resume
+    ? help q quit Enter explain w why s sort / filter space play n next event
     ");
     types(&mut app, "wh");
     assert!(picture(&app).ends_with("a journal takes no orders: this is the past"));
@@ -697,7 +697,7 @@ fn a_journal_answers_why_after_two_keys_and_what_happened_after_four() {
     00:08:00 demo-2 is to keep 296 MiB: no progress towards 303 MiB for 0 ms; stays…
     00:08:00 demo-2 is to keep 288 MiB: no progress towards 296 MiB for 0 ms; stays…
     00:08:00 demo-2 is to keep 284 MiB: no progress towards 288 MiB for 0 ms; stays…
-    ? help q quit Enter explain w why s sort / filter h hold l let go m resume
+    ? help q quit Enter explain w why s sort / filter space play n next event
     ");
 }
 
@@ -705,6 +705,11 @@ fn a_journal_answers_why_after_two_keys_and_what_happened_after_four() {
 fn a_journal_is_played_to_its_end() {
     let mut app = screen_of_a_journal();
     let end = app.shown.frame.clone().unwrap().at;
+    app.go_to(end.before(memtide_model::Span::from_secs(60)));
+    types(&mut app, " ");
+    types(&mut app, " ");
+    press(&mut app, KeyCode::Esc);
+    assert_eq!(app.at, None, "Esc goes to the end of a journal");
     app.go_to(end.before(memtide_model::Span::from_secs(60)));
     types(&mut app, " +");
     let begun = app.at.unwrap();

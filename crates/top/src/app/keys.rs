@@ -111,7 +111,8 @@ impl App {
             self.filter.clear();
         } else if self.view != View::All {
             self.view = View::All;
-        } else if !self.link().is_recorded() {
+        } else {
+            // The newest moment: of a journal, its end.
             self.at = None;
         }
     }

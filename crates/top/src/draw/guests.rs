@@ -54,6 +54,7 @@ pub(super) fn draw(app: &App, theme: Theme, layout: &Layout, buffer: &mut Buffer
     heading(&columns, theme, layout.heading, buffer);
     if app.shown.list.is_empty() {
         let says = match app.filter.is_empty() {
+            true if app.link().is_recorded() => "no guests at this moment".to_owned(),
             true => "no guests found (memtide ignores guests that `discover` does not match)".to_owned(),
             false => format!("no guest's name contains `{}`; Esc shows all", app.filter),
         };

@@ -10,20 +10,13 @@ use crate::app::panel::Panel;
 use crate::app::{App, Typed};
 use crate::layout::{Layout, WHOLE};
 
-/// The keys that the last line names.
-const KEYS: [(&str, &str); 11] = [
-    ("?", "help"),
-    ("q", "quit"),
-    ("Enter", "explain"),
-    ("w", "why"),
-    ("s", "sort"),
-    ("/", "filter"),
-    ("h", "hold"),
-    ("l", "let go"),
-    ("m", "resume"),
-    ("c", "reclaim"),
-    ("space", "pause"),
-];
+/// The keys that the last line names: first those of every source.
+const KEYS: [(&str, &str); 6] =
+    [("?", "help"), ("q", "quit"), ("Enter", "explain"), ("w", "why"), ("s", "sort"), ("/", "filter")];
+const KEYS_OF_JOURNAL: [(&str, &str); 5] =
+    [("space", "play"), ("n", "next event"), ("1432", "go to 14:32"), ("[ ]", "a minute"), ("Esc", "end")];
+const KEYS_OF_DAEMON: [(&str, &str); 5] =
+    [("h", "hold"), ("l", "let go"), ("m", "resume"), ("c", "reclaim"), ("space", "pause")];
 
 /// The last line: what is typed, a notice, or the keys.
 pub(super) fn keys(app: &App, theme: Theme, layout: &Layout, buffer: &mut Buffer) {
@@ -51,7 +44,8 @@ pub(super) fn keys(app: &App, theme: Theme, layout: &Layout, buffer: &mut Buffer
     if !app.filter.is_empty() {
         pen.say(&format!("/{} ", app.filter), theme.warn());
     }
-    for (key, does) in KEYS {
+    let more = if app.link().is_recorded() { KEYS_OF_JOURNAL } else { KEYS_OF_DAEMON };
+    for (key, does) in KEYS.into_iter().chain(more) {
         let columns = crate::text::width(key) + crate::text::width(does) + 2;
         if usize::from(pen.place.width) + 1 < columns {
             break;
