@@ -278,6 +278,19 @@ enum Vm {
     Uml(Uml),
 }
 
+/// What the tiers that memtide has made for `guests` take of the host's memory, as the kernel counts it.
+#[must_use]
+pub fn in_tiers(guests: &[Guest]) -> Bytes {
+    let root = Root::system();
+    let mut scratch = Scratch::default();
+    let is_theirs = |noted: &NotedTier| guests.iter().any(|guest| guest.pid == noted.pid);
+    let held = |noted: NotedTier| {
+        let tier = TierReader::open(&root, noted.device).ok()?.read(&mut scratch).ok()?;
+        Some(tier.held)
+    };
+    Bytes::sum(noted(&root).into_iter().filter(is_theirs).filter_map(held))
+}
+
 impl Guest {
     /// A guest with this name (letters, digits, `-`, `_`, `.`) and 1 GiB, and nothing else.
     #[must_use]
@@ -314,20 +327,6 @@ impl Guest {
     #[must_use]
     pub const fn pid(&self) -> u32 {
         self.pid
-    }
-
-    /// What the tier that memtide has made for it takes of the host's memory, as the kernel counts it; zero if it has none.
-    #[must_use]
-    pub fn in_tier(&self) -> Bytes {
-        let root = Root::system();
-        let held = |noted: NotedTier| {
-            TierReader::open(&root, noted.device)
-                .ok()?
-                .read(&mut Scratch::default())
-                .ok()
-                .map(|tier| tier.held)
-        };
-        Bytes::sum(noted(&root).into_iter().filter(|noted| noted.pid == self.pid).filter_map(held))
     }
 
     /// The monitor that memtide finds (the lab leaves it alone), or the console of an instance.

@@ -13,7 +13,7 @@ use super::BurstResult;
 use crate::error::LabError;
 use crate::experiments::experiment::{Effort, Repetition, Seen};
 use crate::guest::channel::Job;
-use crate::guest::{BOOT, Guest, GuestBuilder};
+use crate::guest::{BOOT, Guest, GuestBuilder, in_tiers};
 use crate::machine::lab::Run;
 use crate::machine::small_host::SmallHost;
 use crate::managers::{Managed, Manager, check_untouched};
@@ -283,7 +283,7 @@ impl Course<'_> {
             self.screen.show(sample);
             let managed = Managed { dir: self.run.path(), host: &self.host, guests: &self.guests };
             self.manager.tick(managed)?;
-            let tiers = Bytes::sum(self.guests.iter().map(Guest::in_tier));
+            let tiers = in_tiers(&self.guests);
             let total = self.host.usage()?.saturating_add(tiers);
             self.result.total_bytes = self.result.total_bytes.max(total);
             self.result.tier_held_bytes = self.result.tier_held_bytes.max(tiers);

@@ -20,7 +20,7 @@ use super::{DensityResult, Step};
 use crate::error::LabError;
 use crate::experiments::experiment::{Repetition, Seen};
 use crate::guest::channel::Job;
-use crate::guest::{BOOT, Boot, Guest};
+use crate::guest::{BOOT, Boot, Guest, in_tiers};
 use crate::machine::facts;
 use crate::machine::lab::Run;
 use crate::machine::small_host::SmallHost;
@@ -289,7 +289,7 @@ impl Rise<'_> {
 
     /// Ends the run once the small host would be full if its cgroup paid for the tiers.
     fn charge_tiers(&mut self) -> Result<(), Stop> {
-        let held = Bytes::sum(self.guests.iter().map(Guest::in_tier));
+        let held = in_tiers(&self.guests);
         self.most_in_tiers = self.most_in_tiers.max(held);
         let used = self.host.usage()?.saturating_sub(self.host.cache()?).saturating_add(held);
         if used <= self.host.capacity() {

@@ -14,7 +14,7 @@ use super::{NAMES, Point};
 use crate::error::LabError;
 use crate::guest::channel::Job;
 use crate::guest::swap::Swap;
-use crate::guest::{Guest, GuestBuilder, start_all};
+use crate::guest::{Guest, GuestBuilder, in_tiers, start_all};
 use crate::machine::lab::Run;
 use crate::machine::small_host::SmallHost;
 use crate::managers::memtide::Memtide;
@@ -201,7 +201,7 @@ impl Guests {
 
     fn look(&mut self, most: &mut Most, run: &Run) -> Result<(), LabError> {
         let swap = match self.manager {
-            Some(_) => Bytes::sum(self.guests.iter().map(Guest::in_tier)),
+            Some(_) => in_tiers(&self.guests),
             None => Bytes::sum(self.swaps.iter().map(Swap::held).collect::<Result<Vec<_>, _>>()?),
         };
         let total = Bytes::sum(self.guests.iter().map(Guest::footprint)).saturating_add(swap);
