@@ -454,7 +454,16 @@ impl Guest {
             Standing::Done(value) => serde_json::from_value(value)
                 .map(Some)
                 .map_err(|e| self.load_error(format!("an unexpected answer: {e}"))),
-            Standing::Failed(why) => Err(self.load_error(why)),
+            Standing::Failed(why) => Err(self.load_error(self.and_kills(why))),
+        }
+    }
+
+    /// The reason, and what the guest's kernel says about its last kill, if there was one.
+    fn and_kills(&self, why: String) -> String {
+        let console = self.console().unwrap_or_default();
+        match console.lines().rfind(|line| line.contains("Out of memory")) {
+            Some(kill) => format!("{why}; its console: {}", kill.trim()),
+            None => why,
         }
     }
 

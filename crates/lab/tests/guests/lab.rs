@@ -124,8 +124,8 @@ pub fn a_guests_own_oom_killer_is_survived() {
     // Overcommit, so that the allocation itself succeeds.
     let cmd = "echo 1 > /proc/sys/vm/overcommit_memory".to_owned();
     let _: Output = guest.ask(Ask::Sh { cmd }, JOB).unwrap();
-    let error = guest.run(exercise::fill(7, 400, None), JOB).unwrap_err();
-    assert!(error.to_string().contains("signal 9"), "{error}");
+    let error = guest.run(exercise::fill(7, 400, None), JOB).unwrap_err().to_string();
+    assert!(error.contains("signal 9") && error.contains("Out of memory: Killed process"), "{error}");
     assert_eq!(guest.meminfo().unwrap().oom_kills(), 1);
 }
 

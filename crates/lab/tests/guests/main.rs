@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
 use memtide_host::Root;
-use memtide_host::zram::can_make;
+use memtide_host::zram;
 use memtide_lab::error::LabError;
 use memtide_lab::guest::image;
 use memtide_lab::guest::probe;
@@ -135,6 +135,8 @@ fn main() -> ExitCode {
     let long = LONG.iter().map(|test| trial(test).with_ignored_flag(true));
     let alone = run(ALONE.iter().map(trial).chain(long).collect(), 1);
     let others = run(OTHERS.iter().map(trial).collect(), 2);
+    // Guests that outlived their daemon left their tiers.
+    let _ = zram::sweep(&Root::system());
     if alone.has_failed() { alone.exit_code() } else { others.exit_code() }
 }
 
@@ -197,7 +199,7 @@ pub fn needs_debian_12(why: &str) {
 
 /// Skips a test that needs zram devices on the host.
 pub fn needs_zram() {
-    if let Err(error) = can_make(&Root::system()) {
+    if let Err(error) = zram::can_make(&Root::system()) {
         skip(&error.to_string());
     }
 }

@@ -136,7 +136,8 @@ pub fn a_self_deflation_hurts_nobody() {
     daemon
         .until("the limit", JOB, "self-1", |detail| (detail.status.report.actual <= mib(321)).then_some(()))
         .unwrap();
-    let taken = fill(greedy, 7, 500);
+    // Not all that it has: a kernel that has taken back its whole balloon kills.
+    let taken = fill(greedy, 7, 460);
     let took = greedy.actual().unwrap();
     assert!(took > mib(500), "the guest deflated its own balloon: {took}");
     free(greedy, taken).unwrap();
