@@ -165,11 +165,11 @@ fn known(out: &mut Explanation, detail: &GuestDetail) {
 }
 
 fn changes(out: &mut Explanation, detail: &GuestDetail) {
-    out.heading("last changes");
+    out.heading("last changes, the newest first");
     if detail.changes.is_empty() {
         out.plain("none since the daemon started");
     }
-    for change in &detail.changes {
+    for change in detail.changes.iter().rev() {
         let ago = detail.now.since(change.at);
         let answer = match (&change.failed, change.yielded) {
             (Some(why), _) => format!(" (failed: {why})"),
@@ -294,6 +294,7 @@ fn readings(out: &mut Explanation, detail: &GuestDetail) {
     let polling = match seen.told.polling {
         _ if seen.capabilities.plugs => "read from its console".to_owned(),
         Polling::Unknown => "polling unknown".to_owned(),
+        Polling::Off if detail.mode == Mode::Manage => "nobody polls them".to_owned(),
         Polling::Off => "nobody polls them; `memtide run --manage` would".to_owned(),
         Polling::Every(span) => format!("polled every {span}"),
     };

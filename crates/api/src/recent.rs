@@ -110,13 +110,33 @@ impl Happened {
     }
 }
 
-/// The text of a change in the words of a log, without its guest.
+/// The beginning of the words of a request, and what a sentence about its guest has in their place.
+const OF_A_GUEST: [(&str, &str); 17] = [
+    ("target ", "is to keep "),
+    ("poll statistics ", "has its statistics polled "),
+    ("stop polling statistics", "has its statistics polled no longer"),
+    ("reclaim ", "is to give "),
+    ("split its torn huge pages", "has its torn huge pages split"),
+    ("let KSM merge its memory", "may have its memory merged by KSM"),
+    ("keep its memory from KSM", "keeps its memory from KSM"),
+    ("attach a tier ", "gets a tier "),
+    ("detach its tier", "loses its tier"),
+    ("trim ", "is asked to trim "),
+    ("compact ", "is asked to compact "),
+    ("limit page cache ", "is asked to limit its page cache "),
+    ("no limit of page cache", "is asked to lift the limit of its page cache"),
+    ("report ", "is asked to report "),
+    ("swap to ", "is asked to swap to "),
+    ("read its tier back", "is asked to read its tier back"),
+    ("write ", "is asked to write "),
+];
+
+/// The text of a change in the words of a log: a sentence that goes on after its guest's name.
 #[must_use]
 pub fn in_a_sentence(text: &str) -> String {
-    match text.strip_prefix("target ") {
-        Some(target) => format!("is to keep {target}"),
-        None => text.to_owned(),
-    }
+    let said =
+        OF_A_GUEST.iter().find_map(|(begins, says)| Some(format!("{says}{}", text.strip_prefix(begins)?)));
+    said.unwrap_or_else(|| text.to_owned())
 }
 
 /// A handle to what a daemon remembers of the last minutes; its clones show the same.
@@ -210,8 +230,45 @@ mod tests {
     use std::path::Path;
 
     use memtide_engine::Recorded;
+    use memtide_model::{Deed, Request, Share, TierOrder};
 
     use super::*;
+
+    #[test]
+    fn every_request_about_a_guest_becomes_a_sentence_about_it() {
+        let mib = Bytes::from_mib;
+        let deeds = [
+            Deed::Trim(mib(1)),
+            Deed::Compact,
+            Deed::LimitCache(Some(Share::percent(10).unwrap())),
+            Deed::LimitCache(None),
+            Deed::ReportPieces(true),
+            Deed::ReportPieces(false),
+            Deed::UseTier(true),
+            Deed::UseTier(false),
+            Deed::PageOut(mib(1)),
+        ];
+        let requests = [
+            Request::SetTarget(mib(1)),
+            Request::PollStats(Span::from_secs(1)),
+            Request::PollStats(Span::ZERO),
+            Request::Reclaim(mib(1)),
+            Request::Split,
+            Request::Share(true),
+            Request::Share(false),
+            Request::Tier(TierOrder::Attach(mib(1))),
+            Request::Tier(TierOrder::Detach),
+        ];
+        for request in requests.into_iter().chain(deeds.map(Request::Agent)) {
+            let says = in_a_sentence(&request.to_string());
+            let verb = says.split(' ').next().unwrap();
+            assert!(["is", "has", "may", "keeps", "gets", "loses"].contains(&verb), "{says}");
+        }
+        assert_eq!(
+            in_a_sentence("stalled for lack of memory at 1 GiB"),
+            "stalled for lack of memory at 1 GiB"
+        );
+    }
 
     fn run() -> Recorded {
         Recorded::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/demo-elastic.mtj")).unwrap()

@@ -471,7 +471,7 @@ impl GuestStatus {
             matter: Some(Matter::of(report)),
             state: match (&report.verdict, seen.told.polling) {
                 (Verdict::Observed, Polling::Off) => "observed; nobody polls its statistics".to_owned(),
-                (verdict, _) => verdict.in_words(names, last.seen.taken_at),
+                _ => report.in_words(names, last.seen.taken_at),
             },
             last_reason: reason.map(|(_, reason)| reason.to_string()),
             last_change: reason.map(|(at, _)| last.seen.taken_at.since(at)),

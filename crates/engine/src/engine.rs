@@ -124,11 +124,7 @@ impl<W: World> Engine<W> {
     }
 
     fn note_the_beginning(&mut self) {
-        self.note(&format!(
-            "memtide {} begins, mode {}",
-            env!("CARGO_PKG_VERSION"),
-            self.decider.config.mode
-        ));
+        self.note(&format!("memtide {} begins to {}", env!("CARGO_PKG_VERSION"), self.decider.config.mode));
     }
 
     /// Uses a new configuration from the next tick on.

@@ -212,6 +212,16 @@ impl GuestReport {
         }
         (target >= self.actual.saturating_add(Self::NEAR)).then_some(Moves::Gets)
     }
+
+    /// The guest's state in a few words, for people: its verdict, or which way its size moves.
+    #[must_use]
+    pub fn in_words(&self, names: &Names<'_>, now: Moment) -> String {
+        match (&self.verdict, self.moves()) {
+            (Verdict::UnderWay, Some(Moves::Gives)) => "giving".to_owned(),
+            (Verdict::UnderWay, Some(Moves::Gets)) => "getting".to_owned(),
+            (verdict, _) => verdict.in_words(names, now),
+        }
+    }
 }
 
 impl Verdict {

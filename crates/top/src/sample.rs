@@ -51,8 +51,9 @@ pub fn guest(name: &str, (used, actual, target): (u64, u64, u64), verdict: Verdi
         target: Some(mib(target)),
         unordered: Bytes::ZERO,
         bound_by: None,
-        verdict: verdict.clone(),
+        verdict,
     };
+    let state = report.in_words(&Names::default(), Moment::default());
     GuestStatus {
         name: name.to_owned(),
         pid: 7,
@@ -62,7 +63,7 @@ pub fn guest(name: &str, (used, actual, target): (u64, u64, u64), verdict: Verdi
         parts: Some(Parts { size, cost: Some(cost) }),
         stalled: Stalled { some_us: None, count: Some(0) },
         matter: None,
-        state: verdict.in_words(&Names::default(), Moment::default()),
+        state,
         last_reason: Some("220 MiB idle (needs 180 MiB); 64 MiB needed elsewhere".to_owned()),
         last_change: Some(Span::from_millis(4_200)),
         cannot_share: false,

@@ -52,6 +52,12 @@ fn normal(second: u64) -> Status {
     sample::host(guests, second, (1200 + second * 3, 2200 - second * 3))
 }
 
+#[test]
+fn a_size_under_way_has_a_direction() {
+    let says = |actual, target| sample::guest("a", (150, actual, target), Verdict::UnderWay).state;
+    assert_eq!([says(500, 400), says(400, 500), says(400, 401)], ["giving", "getting", "under way"]);
+}
+
 /// The same host when a guest waits, and little is free.
 fn in_need(second: u64) -> Status {
     let mut status = normal(second);
@@ -367,14 +373,14 @@ fn an_explanation_of_the_past_is_made_of_what_is_kept() {
     │   target         420 MiB                                                     │
     │   last change    14:36:54: 220 MiB idle (needs 180 MiB); 64 MiB needed       │
     │     elsewhere                                                                │
-    │ what happened before                                                         │
-    │   14:32:30 is to keep 420 MiB: 220 MiB idle (needs 180 MiB); 64 MiB needed   │
+    │ what happened before, the newest first                                       │
+    │   14:36:30 is to keep 420 MiB: 220 MiB idle (needs 180 MiB); 64 MiB needed   │
     │     elsewhere                                                                │
-    │   14:33:30 is to keep 420 MiB: 220 MiB idle (needs 180 MiB); 64 MiB needed   │
+    │   14:35:30 is to keep 420 MiB: 220 MiB idle (needs 180 MiB); 64 MiB needed   │
     │     elsewhere                                                                │
     │   14:34:30 is to keep 420 MiB: 220 MiB idle (needs 180 MiB); 64 MiB needed   │
     │     elsewhere                                                                │
-    │   14:35:30 is to keep 420 MiB: 220 MiB idle (needs 180 MiB); 64 MiB needed   │
+    │   14:33:30 is to keep 420 MiB: 220 MiB idle (needs 180 MiB); 64 MiB needed   │
     │     elsewhere                                                                │
     └─ 1–20 of 22 ─────────────────────────────────────────────────────────────────┘
     /web-1 ? help q quit Enter explain w why s sort / filter h hold l let go
@@ -688,15 +694,15 @@ fn a_journal_answers_why_after_two_keys_and_what_happened_after_four() {
     demo-3         347 MiB  401 MiB ████▓··░░░░░░░░░░░      0 held: somebody else m…
     demo-4         265 MiB  543 MiB ███·······░░░░░░░░      0 held: somebody else m…
     ── █ in use ▓ needed cache ▒ cold cache · free ░ given away ────────────────────
-    00:07:59 demo-2 is to keep 326 MiB: no progress towards 333 MiB for 0 ms; stays…
-    00:07:59 demo-2 is to keep 319 MiB: no progress towards 326 MiB for 0 ms; stays…
-    00:07:59 demo-2 is to keep 316 MiB: no progress towards 319 MiB for 0 ms; stays…
-    00:07:59 demo-2 is to keep 313 MiB: no progress towards 316 MiB for 0 ms; stays…
-    00:07:59▶demo-2 is to keep 307 MiB: no progress towards 313 MiB for 0 ms; stays…
-    00:08:00 demo-2 is to keep 303 MiB: no progress towards 307 MiB for 0 ms; stays…
-    00:08:00 demo-2 is to keep 296 MiB: no progress towards 303 MiB for 0 ms; stays…
-    00:08:00 demo-2 is to keep 288 MiB: no progress towards 296 MiB for 0 ms; stays…
-    00:08:00 demo-2 is to keep 284 MiB: no progress towards 288 MiB for 0 ms; stays…
+    00:07:58 the host went from soft to hard, with 79.3 MiB free
+    00:07:59▶demo-2 is to keep 307 MiB, in 12 steps since 00:07:58: no progress tow…
+    00:08:00 demo-2 is to keep 284 MiB, in 4 steps since 00:08:00: no progress towa…
+
+
+
+
+
+
     ? help q quit Enter explain w why s sort / filter space play n next event
     ");
 }

@@ -234,7 +234,7 @@ impl Gathered {
             kills: 0,
         });
         (guest.full, guest.parts, guest.last_seen) = (report.full, parts, last.seen.wall);
-        guest.state = report.verdict.in_words(names, last.seen.taken_at);
+        guest.state = report.in_words(names, last.seen.taken_at);
         let what = GuestPoint { actual: report.actual, used: report.used, cost: report.footprint };
         guest.course.push(Point { at: last.seen.wall.0, value: report.actual.get(), run: self.run, what });
     }

@@ -66,7 +66,7 @@ impl Stalls {
             if has {
                 stall.answered = Some(now.since(stall.at));
             } else if let Some(report) = last.report.guests.iter().find(|guest| guest.id == *id) {
-                stall.state = report.verdict.in_words(&names, now);
+                stall.state = report.in_words(&names, now);
             }
             let lasts = last
                 .state

@@ -83,7 +83,7 @@ pub fn a_person_gives_orders() {
         "a new guest, and that it came",
         &format!(
             "document.querySelectorAll('#rows tr').length === 4 && {}",
-            says("log", "is here, with 256 MiB")
+            says("log", "is a new guest of 256 MiB")
         ),
     );
 

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use memtide_model::{
-    Answer, Bytes, GuestId, GuestStats, Keeps, Moment, Names, Order, Ordered, Plan, Snapshot, State,
-    WallClock, counted,
+    Answer, Bytes, GuestId, GuestState, GuestStats, Keeps, Moment, Names, Order, Ordered, Plan, Snapshot,
+    State, WallClock, counted,
 };
 use serde::{Deserialize, Serialize};
 
@@ -196,10 +196,10 @@ impl Gathering<'_> {
 
     fn comings_and_goings(&mut self, before: &State) {
         for guest in self.step.seen.guests.iter().filter(|guest| !before.guests.contains_key(&guest.id)) {
-            self.push(EventKind::Came, Some(&guest.id), format!("is here, with {}", guest.told.full));
+            self.push(EventKind::Came, Some(&guest.id), format!("is a new guest of {}", guest.told.full));
         }
         for id in before.guests.keys().filter(|id| self.step.seen.guest(id).is_none()) {
-            self.push(EventKind::Went, Some(id), "has ended".to_owned());
+            self.push(EventKind::Went, Some(id), "is gone".to_owned());
         }
     }
 
@@ -246,9 +246,21 @@ impl Gathering<'_> {
         for (id, guest) in &after.guests {
             let was = before.guests.get(id).and_then(|guest| guest.stalled).filter(|(_, until)| *until > now);
             if guest.stalled.is_some() && was.is_none() {
-                let has = self.step.seen.guest(id).map(|guest| guest.actual()).unwrap_or_default();
-                self.push(EventKind::Stall, Some(id), format!("stalled for lack of memory at {has}"));
+                self.push(EventKind::Stall, Some(id), self.stall(id, guest));
             }
+        }
+    }
+
+    /// The size at which it stalled: what it took back by itself, it took because it stalled.
+    fn stall(&self, id: &GuestId, guest: &GuestState) -> String {
+        let has = self.step.seen.guest(id).map(|guest| guest.actual()).unwrap_or_default();
+        let stalled = "stalled for lack of memory at";
+        let took = guest.target.filter(|_| guest.deflated_at.is_some_and(|at| at >= self.step.seen.taken_at));
+        match took.filter(|target| *target < has) {
+            Some(target) => {
+                format!("{stalled} {target}, and took back {} by itself", has.saturating_sub(target))
+            }
+            None => format!("{stalled} {has}"),
         }
     }
 

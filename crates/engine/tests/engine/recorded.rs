@@ -120,9 +120,9 @@ fn what_happened_is_found_forwards_and_backwards() {
     };
     assert_eq!(
         of(EventKind::Came).collect::<Vec<_>>(),
-        [(3, "c: is here, with 1 GiB".into()), (15, "c: is here, with 1 GiB".into())]
+        [(3, "c: is a new guest of 1 GiB".into()), (15, "c: is a new guest of 1 GiB".into())]
     );
-    assert_eq!(of(EventKind::Went).next().unwrap(), (7, "c: has ended".into()));
+    assert_eq!(of(EventKind::Went).next().unwrap(), (7, "c: is gone".into()));
     let kills = of(EventKind::Kill).collect::<Vec<_>>();
     assert_eq!(
         kills,

@@ -206,6 +206,9 @@ impl App {
     pub fn go_to(&mut self, moment: Moment) {
         self.at = Some(moment);
         self.look();
+        if self.source.moments().is_some_and(|(first, last)| moment < first || last < moment) {
+            self.say_what_is_kept("this time");
+        }
     }
 
     /// Whether frames still come.

@@ -137,12 +137,15 @@ impl App {
         let (Some(frame), Some(kept)) = (self.shown.frame.clone(), self.source.moments()) else { return };
         match clock::moment_of((hour, minute), &frame, kept, &self.zone) {
             Some(moment) => self.at = Some(moment),
-            None => {
-                let [from, to] =
-                    [kept.0, kept.1].map(|moment| clock::time(clock::at(&frame, moment), &self.zone));
-                let what = if self.link().is_recorded() { "the journal" } else { "what is kept" };
-                self.notice = Some(format!("{time} is not in {what}: from {from} to {to}"));
-            }
+            None => self.say_what_is_kept(&time),
         }
+    }
+
+    /// Says that this time is not among those that can be looked at, and which are.
+    pub(super) fn say_what_is_kept(&mut self, time: &str) {
+        let (Some(frame), Some((first, last))) = (&self.shown.frame, self.source.moments()) else { return };
+        let [from, to] = [first, last].map(|moment| clock::time(clock::at(frame, moment), &self.zone));
+        let what = if self.link().is_recorded() { "the journal" } else { "what is kept" };
+        self.notice = Some(format!("{time} is not in {what}: from {from} to {to}"));
     }
 }

@@ -32,13 +32,13 @@ pub fn in_words(row: &Row, frame: &Frame, log: &[Arc<Entry>], zone: &TimeZone) -
             .map_or_else(String::new, |at| format!("{}: ", clock::time(clock::at(frame, at), zone)));
         line("last change", format!("{ago}{reason}"));
     }
-    lines.push("what happened before".to_owned());
+    lines.push("what happened before, the newest first".to_owned());
     let own: Vec<&Arc<Entry>> =
         log.iter().filter(|entry| entry.guest.as_ref() == Some(&row.shown)).rev().take(20).collect();
     if own.is_empty() {
         lines.push("  nothing that is kept".to_owned());
     }
-    for entry in own.into_iter().rev() {
+    for entry in own {
         lines.push(format!("  {} {}", clock::time(entry.wall, zone), entry.says));
     }
     lines.join("\n")

@@ -21,7 +21,6 @@ pub(super) fn draw(app: &App, theme: Theme, layout: &Layout, buffer: &mut Buffer
     if let Some(frame) = &app.shown.frame {
         ledger(&frame.host, theme, layout.ledger, buffer);
     }
-    let end = app.shown.end;
     for column in 0..layout.graph.width {
         let Some(host) = at_column(app, layout.graph.width, column) else { continue };
         stack(host, theme, Rect { x: layout.graph.x + column, width: 1, ..layout.graph }, buffer);
@@ -34,15 +33,19 @@ pub(super) fn draw(app: &App, theme: Theme, layout: &Layout, buffer: &mut Buffer
             theme.dim(),
         );
     }
-    axis(app, theme, layout, buffer);
-    // Where the frame is in the graph, if it is not at the end.
-    let Some(at) = app.shown.frame.as_ref().map(|frame| frame.at).filter(|_| app.at.is_some()) else {
-        return;
-    };
-    let ago = end.since(at).as_millis().min(WINDOW.as_millis());
-    let back = u64::from(layout.axis.width) * ago / WINDOW.as_millis();
-    let column = layout.axis.width.saturating_sub(1).saturating_sub(u16::try_from(back).unwrap_or(0));
-    put(buffer, Rect { x: layout.axis.x + column, width: 1, ..layout.axis }, "▲", theme.warn());
+    let mark = mark(app, layout.axis);
+    axis(app, mark, theme, layout, buffer);
+    if let Some(x) = mark {
+        put(buffer, Rect { x, width: 1, ..layout.axis }, "▲", theme.warn());
+    }
+}
+
+/// Where the frame is in the graph, if the past is looked at.
+fn mark(app: &App, axis: Rect) -> Option<u16> {
+    let at = app.shown.frame.as_ref().map(|frame| frame.at).filter(|_| app.at.is_some())?;
+    let ago = app.shown.end.since(at).as_millis().min(WINDOW.as_millis());
+    let back = u64::from(axis.width) * ago / WINDOW.as_millis();
+    Some(axis.x + axis.width.saturating_sub(1).saturating_sub(u16::try_from(back).unwrap_or(0)))
 }
 
 /// `2 GiB = █ guests 1.44 GiB + …`.
@@ -119,8 +122,8 @@ fn cell(eighths: &[u64; 5], from: u64, theme: Theme) -> (String, Style) {
     (symbol, style)
 }
 
-/// The times below the graph.
-fn axis(app: &App, theme: Theme, layout: &Layout, buffer: &mut Buffer) {
+/// The times below the graph, but for one where the mark is.
+fn axis(app: &App, mark: Option<u16>, theme: Theme, layout: &Layout, buffer: &mut Buffer) {
     let place = layout.axis;
     if place.is_empty() || app.shown.frame.is_none() {
         return;
@@ -131,6 +134,9 @@ fn axis(app: &App, theme: Theme, layout: &Layout, buffer: &mut Buffer) {
         let Some(time) = app.time_of(app.shown.end.before(Span::from_millis(back))) else { return };
         let time = &time[..5];
         let x = place.x + (place.width.saturating_sub(5)) * nth / marks;
+        if mark.is_some_and(|mark| (x..x + 5).contains(&mark)) {
+            continue;
+        }
         put(buffer, Rect { x, width: 5.min(place.width), ..place }, time, theme.dim());
     }
 }

@@ -1,6 +1,10 @@
 //! The running log, the newest at the bottom, and the line above it.
 
-use memtide_model::SizePart;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use jiff::tz::TimeZone;
+use memtide_model::{SizePart, Span, WallClock, counted};
 use ratatui::buffer::Buffer;
 use ratatui::style::Style;
 
@@ -11,18 +15,72 @@ use crate::clock;
 use crate::layout::Layout;
 use crate::source::{Entry, Kind};
 
+/// Steps of one move follow each other within this time.
+const NEXT_STEP: Span = Span::from_secs(5);
+
+/// A line of the log: an event, or the last step of a move.
+struct Line<'a> {
+    entry: &'a Entry,
+    /// The steps before it, and the time of the first one.
+    earlier: usize,
+    since: WallClock,
+}
+
+impl Line<'_> {
+    fn says(&self, zone: &TimeZone) -> Cow<'_, str> {
+        let says = &self.entry.says;
+        if self.earlier == 0 {
+            return says.into();
+        }
+        let steps = counted(self.earlier as u64 + 1, "step");
+        let (what, why) = says.split_once(": ").unwrap_or((says, "the same reason"));
+        format!("{what}, in {steps} since {}: {why}", clock::time(self.since, zone)).into()
+    }
+}
+
+/// The lines of these entries: a move that took many steps is one line, in the place of its last step.
+fn lines(entries: &[Arc<Entry>]) -> Vec<Line<'_>> {
+    let mut lines: Vec<Line<'_>> = Vec::new();
+    for entry in entries {
+        let recent = lines.iter().rev().take_while(|line| entry.at.since(line.entry.at) <= NEXT_STEP);
+        let nth = recent.clone().position(|line| line.entry.guest == entry.guest);
+        let before =
+            nth.map(|nth| lines.len() - 1 - nth).filter(|nth| is_next_step(lines[*nth].entry, entry));
+        let (earlier, since) = before.map_or((0, entry.wall), |nth| {
+            let line = lines.remove(nth);
+            (line.earlier + 1, line.since)
+        });
+        lines.push(Line { entry, earlier, since });
+    }
+    lines
+}
+
+/// Whether two changes of a guest differ in quantities only.
+fn is_next_step(before: &Entry, entry: &Entry) -> bool {
+    fn words(says: &str) -> impl Iterator<Item = &str> {
+        let is_unit = |word: &str| {
+            ["B", "KiB", "MiB", "GiB", "TiB"].contains(&word.trim_matches(['(', ')', ',', ':', ';']))
+        };
+        says.split(' ').filter(move |word| !word.contains(|c: char| c.is_ascii_digit()) && !is_unit(word))
+    }
+    let are_changes = before.kind == Kind::Change && entry.kind == Kind::Change && entry.guest.is_some();
+    are_changes && words(&before.says).eq(words(&entry.says))
+}
+
 pub(super) fn draw(app: &App, theme: Theme, layout: &Layout, buffer: &mut Buffer) {
     rule(app, theme, layout, buffer);
     if app.shown.frame.is_some() && app.shown.log.is_empty() && app.shown.later.is_empty() {
         put(buffer, layout.log, "nothing has happened since this screen was opened", theme.dim());
     }
-    let lines = usize::from(layout.log.height);
+    let height = usize::from(layout.log.height);
+    let (before, after) = (lines(&app.shown.log), lines(&app.shown.later));
     // While the past is looked at, what came then stands below.
-    let below = app.shown.later.len().min(lines / 2);
-    let above = app.shown.log.len().min(lines - below);
-    let before = app.shown.log.iter().skip(app.shown.log.len() - above).map(|entry| (entry, false));
-    let after = app.shown.later.iter().take(lines - above).map(|entry| (entry, true));
-    for (nth, (entry, is_later)) in (0..).zip(before.chain(after)) {
+    let below = after.len().min(height / 2);
+    let above = before.len().min(height - below);
+    let before = before.iter().skip(before.len() - above).map(|entry| (entry, false));
+    let after = after.iter().take(height - above).map(|entry| (entry, true));
+    for (nth, (logged, is_later)) in (0..).zip(before.chain(after)) {
+        let entry = logged.entry;
         let mut pen = Pen { place: line(layout.log, nth), buffer };
         let style = if is_later { theme.dim() } else { style(entry, theme) };
         let mark = match app.at {
@@ -33,7 +91,7 @@ pub(super) fn draw(app: &App, theme: Theme, layout: &Layout, buffer: &mut Buffer
         if let Some(guest) = &entry.guest {
             pen.say(&format!("{guest} "), if is_later { style } else { theme.bold() });
         }
-        pen.say(&entry.says, style);
+        pen.say(&logged.says(&app.zone), style);
     }
 }
 
@@ -65,4 +123,44 @@ fn rule(app: &App, theme: Theme, layout: &Layout, buffer: &mut Buffer) {
     }
     let rest = usize::from(pen.place.width);
     pen.say(&"─".repeat(rest), theme.dim());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    #[test]
+    fn a_move_in_many_steps_is_one_line() {
+        let entry = |second, guest: &str, kind, says: &str| {
+            let (at, wall) = (sample::moment(second), sample::wall(second));
+            Arc::new(Entry { at, wall, kind, guest: Some(guest.into()), says: says.to_owned() })
+        };
+        let says = |entries: &[Arc<Entry>]| -> Vec<String> {
+            lines(entries).iter().map(|line| line.says(&TimeZone::UTC).into_owned()).collect()
+        };
+        let grows = |second, guest, mib| {
+            let says = format!("is to keep {mib} MiB: needs {mib} MiB (uses 1.02 GiB), entitled to 1 GiB");
+            entry(second, guest, Kind::Change, &says)
+        };
+        let two = [grows(0, "a", 300), grows(1, "b", 400), grows(3, "a", 310), grows(8, "a", 1020)];
+        assert_eq!(
+            says(&two),
+            [
+                "is to keep 400 MiB: needs 400 MiB (uses 1.02 GiB), entitled to 1 GiB",
+                "is to keep 1020 MiB, in 3 steps since 14:32:00: needs 1020 MiB (uses 1.02 GiB), entitled to 1 GiB",
+            ]
+        );
+        // Later, for another reason, after something else, or no change.
+        let gives = entry(4, "a", Kind::Change, "is to keep 200 MiB: 110 MiB idle (needs 190 MiB)");
+        let waits = |second| entry(second, "a", Kind::Wait, "stalled for lack of memory at 300 MiB");
+        for apart in [
+            vec![grows(0, "a", 300), grows(6, "a", 310)],
+            vec![grows(3, "a", 300), gives.clone()],
+            vec![grows(3, "a", 300), gives, grows(5, "a", 310)],
+            vec![waits(1), waits(2)],
+        ] {
+            assert_eq!(lines(&apart).len(), apart.len(), "{:?}", says(&apart));
+        }
+    }
 }
