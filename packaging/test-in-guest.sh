@@ -112,7 +112,12 @@ start_inner() {
     -serial file:/run/inner.log -qmp unix:/run/inner.qmp,server=on,wait=off \
     -device virtio-balloon-pci,id=balloon0,deflate-on-oom=on,free-page-reporting=on \
     -device virtio-serial-pci -chardev socket,id=agent,path=/run/inner.agent,server=on,wait=off \
-    -device virtserialport,chardev=agent,name=org.memtide.agent.0
+    -device virtserialport,chardev=agent,name=org.memtide.agent.0 -device pcie-root-port,id=hotplug0,chassis=40
+}
+# swaps_to_tier: whether the guest has a tier, and its agent was asked to use it and did not fail.
+swaps_to_tier() {
+  memtide explain inner >/tmp/explained
+  grep -q '^  tier .* compressed to ' /tmp/explained && grep 'swap to its tier' /tmp/explained | grep -qv 'failed'
 }
 
 # Starts a UML instance of another user.
@@ -307,6 +312,8 @@ in_guest() {
   check "the kernel tells this helper who waits" until_true says "helper knocks: asks the kernel about sockets only" memtide status
   check "it reads the guest again" until_true says "allocation stalls" memtide explain inner
   check "it hears the guest's agent" until_true says "could drop" memtide explain inner
+  check "the guest swaps to a tier" until_true swaps_to_tier
+  check "this tier is a zram that memtide has noted" test -e "/sys/block/zram$(ls /run/memtide-tier)"
   memtide status | sed 's/^/   | /'
 
   say "reclaim"
@@ -525,13 +532,13 @@ done
 /bin/busybox mount --move /dev /root/dev
 exec /bin/busybox switch_root /root /lib/systemd/systemd
 END
-initrd inner virtio_balloon virtio_console <<'END'
+initrd inner virtio_balloon virtio_console virtio_blk <<'END'
 #!/bin/busybox sh
 /bin/busybox mount -t devtmpfs dev /dev
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t sysfs sys /sys
 /bin/busybox mount -t cgroup2 cgroup2 /sys/fs/cgroup
-for module in virtio_balloon virtio_console; do
+for module in virtio_balloon virtio_console virtio_blk; do
   [ ! -e /$module.ko ] || /bin/busybox insmod /$module.ko
 done
 # There is no udev that names the port.

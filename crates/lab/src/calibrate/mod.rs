@@ -15,6 +15,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use memtide_model::{Bytes, Span};
+use memtide_plot::lines::{self, Curve, Panel};
 
 use self::course::{Apart, Course, moments, seconds};
 use self::recording::Recording;
@@ -25,7 +26,6 @@ use crate::machine::places::write_whole;
 use crate::output::png::png;
 use crate::output::report::Table;
 use crate::output::show;
-use memtide_plot::lines::{self, Curve, Panel};
 
 pub mod course;
 pub mod recording;

@@ -11,6 +11,7 @@ use memtide_agent::wire;
 use memtide_load::exerciser::report::Summary;
 use memtide_load::helper::wire::Ask;
 use memtide_model::Bytes;
+use memtide_plot::bars::{self, Bar, Bars};
 use serde::Serialize;
 use serde_json::json;
 
@@ -28,7 +29,6 @@ use crate::output::show;
 use crate::output::statistics::{Interval, median, median_bytes};
 use crate::wait::until;
 use crate::work::exercise::{load, read_disk};
-use memtide_plot::bars::{self, Bar, Bars};
 
 const GUEST_MEMORY: Bytes = Bytes::from_mib(1024);
 /// The disk, and the part of it that is hot, in MiB.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use memtide_load::helper::wire::Ask;
 use memtide_model::Bytes;
+use memtide_plot::bars::{self, Bar, Bars};
 use serde::Serialize;
 use serde_json::json;
 
@@ -23,7 +24,6 @@ use crate::output::screen::Screen;
 use crate::output::statistics::{Spread, median_bytes};
 use crate::wait::until;
 use crate::work::exercise::{fill, load};
-use memtide_plot::bars::{self, Bar, Bars};
 
 /// The prefix of the guests' names.
 const NAMES: &str = "freed-";

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use memtide_load::exerciser::report::Summary;
 use memtide_model::Bytes;
+use memtide_plot::bars::{self, Bar, Bars};
 use serde::Serialize;
 use serde_json::json;
 
@@ -21,7 +22,6 @@ use crate::output::screen::Screen;
 use crate::output::show;
 use crate::output::statistics::median;
 use crate::work::exercise::load;
-use memtide_plot::bars::{self, Bar, Bars};
 
 const MEMORY: Bytes = Bytes::from_mib(1024);
 /// The memory that a touching instance has used and freed, in MiB.

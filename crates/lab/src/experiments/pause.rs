@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use memtide_load::exerciser::report::Summary;
 use memtide_model::Bytes;
+use memtide_plot::bars::{self, Bar, Bars};
 use serde::Serialize;
 use serde_json::json;
 
@@ -23,7 +24,6 @@ use crate::output::show;
 use crate::output::statistics::{median, median_bytes};
 use crate::wait::until;
 use crate::work::exercise::{load, read_disk};
-use memtide_plot::bars::{self, Bar, Bars};
 
 /// The prefix of the guests' names.
 const NAMES: &str = "pause-";

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use memtide_load::helper::wire::{Ask, Output};
 use memtide_model::Bytes;
+use memtide_plot::bars::{self, Bar, Bars};
 use rustix::fs::Advice;
 use serde::Serialize;
 use serde_json::json;
@@ -27,7 +28,6 @@ use crate::output::sample::Samples;
 use crate::output::screen::Screen;
 use crate::output::show;
 use crate::output::statistics::median;
-use memtide_plot::bars::{self, Bar, Bars};
 
 /// The image's size in MiB, and the seed of its content.
 const IMAGE_MIB: u64 = 64;

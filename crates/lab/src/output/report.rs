@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use memtide_plot::canvas::escape;
+
 use crate::error::LabError;
 use crate::machine::accel::Accel;
 use crate::machine::facts::QemuFacts;
@@ -85,14 +87,14 @@ impl Table {
         let mut text = "<table>\n".to_owned();
         if !self.caption.is_empty() {
             // Writing to a string cannot fail.
-            let _ = writeln!(text, "<caption>{}</caption>", escaped(&self.caption));
+            let _ = writeln!(text, "<caption>{}</caption>", escape(&self.caption));
         }
         for (nth, row) in self.rows.iter().enumerate() {
             text.push_str("<tr>");
             for (column, cell) in row.iter().enumerate() {
                 let tag = if nth == 0 || column == 0 { "th" } else { "td" };
                 // Writing to a string cannot fail.
-                let _ = write!(text, "<{tag}>{}</{tag}>", escaped(cell));
+                let _ = write!(text, "<{tag}>{}</{tag}>", escape(cell));
             }
             text.push_str("</tr>\n");
         }
@@ -136,18 +138,18 @@ impl Report<'_> {
              <h2>Where this was measured</h2>\n<p>{cpu}, {cores} cores, {memory}, {swap}; Linux {kernel}; \
              {vmm}.</p>\n<p>Repeat it: <code>{command}</code></p>\n\
              <details><summary>results.json</summary><pre>{data}</pre></details>\n</html>\n",
-            title = escaped(self.title),
-            about = escaped(self.about),
+            title = escape(self.title),
+            about = escape(self.about),
             first = first.concat(),
             others = others.concat(),
             tables = self.tables.iter().map(Table::html).collect::<String>(),
-            cpu = escaped(&machine.cpu),
+            cpu = escape(&machine.cpu),
             cores = machine.cores,
             memory = machine.memory_bytes,
-            kernel = escaped(&machine.kernel),
+            kernel = escape(&machine.kernel),
             vmm = machine.qemu.as_ref().map_or_else(|| "User Mode Linux".to_owned(), qemu),
-            command = escaped(self.results.command()),
-            data = escaped(data),
+            command = escape(self.results.command()),
+            data = escape(data),
         )
     }
 }
@@ -158,7 +160,7 @@ fn qemu(QemuFacts { qemu, accelerator, guest_kernel }: &QemuFacts) -> String {
         Accel::Kvm => "KVM",
         Accel::Tcg => "software emulation",
     };
-    format!("QEMU {} ({accelerator}), guests with Linux {}", escaped(qemu), escaped(guest_kernel))
+    format!("QEMU {} ({accelerator}), guests with Linux {}", escape(qemu), escape(guest_kernel))
 }
 
 const STYLE: &str = "
@@ -170,10 +172,6 @@ th, td { padding: .35rem 1.2rem .35rem 0; border-bottom: 1px solid #e6e9ec; text
 th:first-child { text-align: left; } tr:first-child th { font-weight: bold; }
 code, pre { font-size: 14px; background: #f4f6f7; padding: .1rem .3rem; } pre { padding: 1rem; overflow: auto; }
 ";
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
 
 #[cfg(test)]
 mod tests {

@@ -8,7 +8,7 @@ use memtide_lab::guest::channel::Job;
 use memtide_lab::guest::disk::Disk;
 use memtide_lab::machine::kernel::Which;
 use memtide_lab::machine::lab::{Lab, Run};
-use memtide_lab::managers::daemon::Daemon;
+use memtide_lab::managers::daemon::{Daemon, TIER};
 use memtide_lab::wait::until;
 use memtide_lab::work::exercise::{load, read_disk};
 use memtide_load::exerciser::report::Summary;
@@ -52,9 +52,26 @@ struct Done {
     refaults: u64,
 }
 
-/// The arms: a commitment, and whether the guests have agents.
-const ALL: [(&str, bool); 4] = [("strict", false), ("elastic", false), ("strict", true), ("elastic", true)];
-const WITHOUT_AGENTS: [(&str, bool); 2] = [("strict", false), ("elastic", false)];
+/// Who manages.
+#[derive(Clone, Copy, Debug)]
+struct Arm {
+    commitment: &'static str,
+    agents: bool,
+    tiers: bool,
+}
+
+const fn arm(commitment: &'static str, agents: bool, tiers: bool) -> Arm {
+    Arm { commitment, agents, tiers }
+}
+
+const ALL: [Arm; 5] = [
+    arm("strict", false, false),
+    arm("elastic", false, false),
+    arm("strict", true, false),
+    arm("elastic", true, false),
+    arm("elastic", true, true),
+];
+const WITHOUT_AGENTS: [Arm; 2] = [arm("strict", false, false), arm("elastic", false, false)];
 
 pub fn a_cache_in_use_is_left_to_its_guest() {
     is_left(&USUAL, the_lab(), "", &ALL);
@@ -71,33 +88,32 @@ pub fn a_cache_in_use_is_left_to_a_guest_of_linux_6_1() {
     is_left(&USUAL, &lab, "-old", &WITHOUT_AGENTS);
 }
 
-/// Under the commitment of each arm, the guest with the busy page cache does at least nine tenths of the work that it does under free page
+/// In each arm, the guest with the busy page cache does at least nine tenths of the work that it does under free page
 /// reporting alone.
-fn is_left(case: &Case, lab: &Lab, kind: &str, arms: &[(&'static str, bool)]) {
+fn is_left(case: &Case, lab: &Lab, kind: &str, arms: &[Arm]) {
     let run = Run::create(lab, &format!("test-no-harm-{}{kind}", case.name)).unwrap();
-    let alone = work(&run, case, None, false);
+    let alone = work(&run, case, None);
     println!("{}: free page reporting alone: {} read, {} refaults", case.name, alone.read, alone.refaults);
-    let share = |&(commitment, agents): &(&'static str, bool)| {
-        let managed = work(&run, case, Some(commitment), agents);
+    let share = |arm: &Arm| {
+        let managed = work(&run, case, Some(*arm));
         let percent = managed.read.mul_div(100, 1).get() / alone.read.get().max(1);
-        println!(
-            "{}: {commitment}, agents {agents}: {} read, {} refaults: {percent} %",
-            case.name, managed.read, managed.refaults
-        );
-        (commitment, agents, percent)
+        println!("{}: {arm:?}: {} read, {} refaults: {percent} %", case.name, managed.read, managed.refaults);
+        (*arm, percent)
     };
     let shares: Vec<_> = arms.iter().map(share).collect();
     assert!(shares.iter().all(|(.., percent)| *percent >= 90), "percent of the work: {shares:?}");
 }
 
-/// Runs the three guests, with or without agents, in their own small host, under memtide if there is a commitment for it.
-fn work(run: &Run, case: &Case, commitment: Option<&str>, agents: bool) -> Done {
-    let name = commitment.unwrap_or("reporting");
-    let part = run.part(&format!("{name}{}", if agents { "-agents" } else { "" })).unwrap();
+/// Runs the three guests in their own small host, under memtide or nobody.
+fn work(run: &Run, case: &Case, arm: Option<Arm>) -> Done {
+    let name = |arm: Arm| format!("{}-agents-{}-tiers-{}", arm.commitment, arm.agents, arm.tiers);
+    let part = run.part(&arm.map_or_else(|| "reporting".to_owned(), name)).unwrap();
+    let has = |of: fn(Arm) -> bool| arm.is_some_and(of);
     let host = crate::small_host("no-harm", case.host);
     let disks = [case.hot, case.cold].map(|size| Disk::ensure(run.lab().cache(), 11, size).unwrap());
     let [hot_builder, cold_builder, grow_builder] = ["hot", "cold", "grow"]
-        .map(|name| reporting(&format!("harm-{name}"), mib(1024), false).agent(agents));
+        .map(|name| reporting(&format!("harm-{name}"), mib(1024), false))
+        .map(|guest| guest.agent(has(|arm| arm.agents)).hotplug(has(|arm| arm.tiers)));
     let builders = [hot_builder.disk(&disks[0]), cold_builder.disk(&disks[1]), grow_builder];
     let guests = start_in(&part, &host, builders);
     let [hot, cold, grow] = &guests[..] else { unreachable!("three were started") };
@@ -106,11 +122,13 @@ fn work(run: &Run, case: &Case, commitment: Option<&str>, agents: bool) -> Done 
     for (guest, job) in read {
         guest.finish::<Summary>(job, "reading its disk", JOB).unwrap();
     }
-    let daemon = commitment.map(|commitment| {
+    let daemon = arm.map(|arm| {
         let config = format!(
-            "mode = \"manage\"\nbudget = \"{} MiB\"\ndiscover = [\"harm-*\"]\ncommitment = \"{commitment}\"\n\
-             self_deflations = 0\n",
-            case.host.whole_mib()
+            "mode = \"manage\"\nbudget = \"{} MiB\"\ndiscover = [\"harm-*\"]\ncommitment = \"{}\"\n\
+             self_deflations = 0\n{}",
+            case.host.whole_mib(),
+            arm.commitment,
+            if arm.tiers { TIER } else { "" }
         );
         Daemon::start(part.path(), &config).unwrap()
     });
@@ -128,6 +146,10 @@ fn work(run: &Run, case: &Case, commitment: Option<&str>, agents: bool) -> Done 
     if let Some(daemon) = daemon {
         println!("{}", daemon.command(&["status"]).unwrap());
         daemon.stop().unwrap();
+    }
+    for guest in &guests {
+        let seen = guest.meminfo().unwrap();
+        println!("{}: swapped {:?}, refaults {}", guest.name(), seen.swapped(), seen.file_refaults());
     }
     guests.iter().for_each(unhurt);
     assert_eq!(host.oom_kills().unwrap(), 0);

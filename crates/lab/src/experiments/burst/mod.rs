@@ -9,6 +9,8 @@
 use std::time::Duration;
 
 use memtide_model::{Bytes, Commitment};
+use memtide_plot::bars::{self, Bar, Bars};
+use memtide_plot::stack::{self, Panel};
 use serde::Serialize;
 use serde_json::json;
 
@@ -23,8 +25,6 @@ use crate::output::report::{Figure, Row, Table};
 use crate::output::screen::Screen;
 use crate::output::show;
 use crate::output::statistics::Spread;
-use memtide_plot::bars::{self, Bar, Bars};
-use memtide_plot::stack::{self, Panel};
 
 mod run;
 

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use memtide_model::{Bytes, Commitment};
+use memtide_plot::stack::{self, Panel};
 use serde::Serialize;
 use serde_json::json;
 
@@ -23,7 +24,6 @@ use crate::output::report::{Figure, Row, Table};
 use crate::output::screen::Screen;
 use crate::output::show;
 use crate::work::turn::{self, Load};
-use memtide_plot::stack::{self, Panel};
 
 mod run;
 

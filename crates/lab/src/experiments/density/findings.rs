@@ -1,6 +1,8 @@
 //! The results of the arms: tables, plots, and the promises that memtide broke.
 
 use memtide_model::Bytes;
+use memtide_plot::bars::{self, Bar, Bars};
+use memtide_plot::stack::{self, Panel};
 use serde_json::json;
 
 use super::DensityResult;
@@ -13,8 +15,6 @@ use crate::experiments::experiment::{ArmSeen, Findings, Seen};
 use crate::output::report::{Figure, Row, Table};
 use crate::output::show;
 use crate::output::statistics::Spread;
-use memtide_plot::bars::{self, Bar, Bars};
-use memtide_plot::stack::{self, Panel};
 
 /// The content of the memory plots.
 const SHOWN: &str = "What each guest's process takes from the host, in the first run of each arm.";

@@ -10,6 +10,8 @@
 use std::time::Duration;
 
 use memtide_model::Bytes;
+use memtide_plot::bars::{self, Bar, Bars};
+use memtide_plot::stack::{self, Panel};
 use serde_json::json;
 
 use super::DensityResult;
@@ -31,8 +33,6 @@ use crate::output::screen::Screen;
 use crate::output::show;
 use crate::output::statistics::{Spread, median, median_bytes};
 use crate::work::turn::{self, Load};
-use memtide_plot::bars::{self, Bar, Bars};
-use memtide_plot::stack::{self, Panel};
 
 /// The work of a turn: what is read from the image, and the memory that is filled, in MiB.
 const CACHE_MIB: u64 = 48;

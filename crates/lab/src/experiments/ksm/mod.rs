@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use memtide_load::exerciser::report::Summary;
 use memtide_model::Bytes;
+use memtide_plot::lines::{self, Curve, Panel};
 use serde::Serialize;
 use serde_json::json;
 
@@ -32,7 +33,6 @@ use crate::output::show;
 use crate::output::statistics::median;
 use crate::wait::until;
 use load::{FILLS, Holders, IDENTICAL, Load, NAMES, PROCESSES, SIZE_MIB};
-use memtide_plot::lines::{self, Curve, Panel};
 
 /// What the process beside them touches.
 const BESIDE: [&str; 5] = ["--size", "64M", "--rate", "50M", "--random"];

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use memtide_load::exerciser::report::Summary;
 use memtide_model::{Bytes, Commitment};
+use memtide_plot::bars::{self, Bar, Bars};
 use serde::Serialize;
 use serde_json::json;
 
@@ -32,7 +33,6 @@ use crate::output::show;
 use crate::output::statistics::{median, p95};
 use crate::wait::until;
 use crate::work::exercise::fill;
-use memtide_plot::bars::{self, Bar, Bars};
 
 pub mod stall;
 pub mod uml;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use memtide_load::exerciser::report::Second;
 use memtide_model::Bytes;
+use memtide_plot::bars::{self, Bar, Bars};
 use serde::Serialize;
 use serde_json::json;
 
@@ -27,7 +28,6 @@ use crate::output::show;
 use crate::output::statistics::{Interval, median};
 use crate::wait::until;
 use crate::work::exercise::load;
-use memtide_plot::bars::{self, Bar, Bars};
 
 pub mod uml;
 

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use memtide_load::exerciser::report::Summary;
 use memtide_model::Bytes;
+use memtide_plot::bars::{self, Bar, Bars};
 use serde::Serialize;
 use serde_json::json;
 
@@ -20,7 +21,6 @@ use crate::output::show;
 use crate::output::statistics::median;
 use crate::wait::until;
 use crate::work::exercise::load;
-use memtide_plot::bars::{self, Bar, Bars};
 
 /// The prefix of the instances' names.
 const NAMES: &str = "steady-uml-";

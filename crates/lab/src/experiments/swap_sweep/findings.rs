@@ -1,6 +1,7 @@
 //! The results of the arms: the curves of the text, the same over total memory, and the promises that memtide broke.
 
 use memtide_model::Bytes;
+use memtide_plot::lines::{self, Curve, Meaning, Panel};
 use serde_json::json;
 
 use super::case::{By, Case};
@@ -11,7 +12,6 @@ use crate::experiments::experiment::{ArmSeen, Findings};
 use crate::output::report::{Figure, Table};
 use crate::output::show;
 use crate::output::statistics::{Spread, median, median_bytes};
-use memtide_plot::lines::{self, Curve, Meaning, Panel};
 
 /// Times are judged from this many runs on: one run is no evidence.
 const RUNS_TO_JUDGE: usize = 3;
