@@ -117,7 +117,7 @@ start_inner() {
 # swaps_to_tier: whether the guest has a tier, and its agent was asked to use it and did not fail.
 swaps_to_tier() {
   memtide explain inner >/tmp/explained
-  grep -q '^  tier .* compressed to ' /tmp/explained && grep 'swap to its tier' /tmp/explained | grep -qv 'failed'
+  grep -q '^  tier .* compressed to ' /tmp/explained && grep 'ago: swap to its tier: ' /tmp/explained | grep -qvF '(failed'
 }
 
 # Starts a UML instance of another user.

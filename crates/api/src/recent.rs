@@ -102,7 +102,8 @@ pub struct Happened {
 impl Happened {
     fn of(event: Event) -> Self {
         let Event { at, wall, kind, guest, text, place: _ } = event;
-        Self { at, wall, kind, guest, says: in_a_sentence(&text) }
+        let says = says(kind, guest.is_some(), &text);
+        Self { at, wall, kind, guest, says }
     }
 
     fn text(&self) -> usize {
@@ -114,7 +115,7 @@ impl Happened {
 const OF_A_GUEST: [(&str, &str); 17] = [
     ("target ", "is to keep "),
     ("poll statistics ", "has its statistics polled "),
-    ("stop polling statistics", "has its statistics polled no longer"),
+    ("stop polling statistics", "is no longer polled for statistics"),
     ("reclaim ", "is to give "),
     ("split its torn huge pages", "has its torn huge pages split"),
     ("let KSM merge its memory", "may have its memory merged by KSM"),
@@ -131,9 +132,19 @@ const OF_A_GUEST: [(&str, &str); 17] = [
     ("write ", "is asked to write "),
 ];
 
-/// The text of a change in the words of a log: a sentence that goes on after its guest's name.
+/// The text of an event in the words of a log: a sentence, which goes on after a guest's name if it is about one.
 #[must_use]
-pub fn in_a_sentence(text: &str) -> String {
+pub fn says(kind: EventKind, of_guest: bool, text: &str) -> String {
+    match (kind, of_guest) {
+        (EventKind::Failure, true) => format!("is as it was, since this failed: {text}"),
+        (EventKind::Failure, false) => format!("this failed: {text}"),
+        (_, true) => in_a_sentence(text),
+        (_, false) => text.to_owned(),
+    }
+}
+
+/// The text of a change in the words of a log: a sentence that goes on after its guest's name.
+fn in_a_sentence(text: &str) -> String {
     let said =
         OF_A_GUEST.iter().find_map(|(begins, says)| Some(format!("{says}{}", text.strip_prefix(begins)?)));
     said.unwrap_or_else(|| text.to_owned())

@@ -287,6 +287,11 @@ impl Reason {
     }
 }
 
+/// As in ` for 4.2 s`; nothing if it has just begun.
+fn lasting(span: Span) -> String {
+    if span == Span::ZERO { String::new() } else { format!(" for {span}") }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -327,7 +332,7 @@ impl fmt::Display for Reason {
             }
             Self::Reset { actual } => write!(f, "was reset, keeps {actual}"),
             Self::StuckAt { target, actual, since } => {
-                write!(f, "no progress towards {target} for {since}; stays at {actual}")
+                write!(f, "no progress towards {target}{}; stays at {actual}", lasting(*since))
             }
             Self::Held { target } => write!(f, "held by the operator before it reached {target}"),
             Self::HoldEnds { lacks } => {

@@ -217,8 +217,8 @@ impl GuestReport {
     #[must_use]
     pub fn in_words(&self, names: &Names<'_>, now: Moment) -> String {
         match (&self.verdict, self.moves()) {
-            (Verdict::UnderWay, Some(Moves::Gives)) => "giving".to_owned(),
-            (Verdict::UnderWay, Some(Moves::Gets)) => "getting".to_owned(),
+            (Verdict::UnderWay, Some(Moves::Gives)) => "shrinking".to_owned(),
+            (Verdict::UnderWay, Some(Moves::Gets)) => "growing".to_owned(),
             (verdict, _) => verdict.in_words(names, now),
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use memtide_api::history::GuestChange;
-use memtide_api::recent::{Happened, in_a_sentence};
+use memtide_api::recent::{Happened, says};
 use memtide_engine::EventKind;
 use memtide_model::{HostState, Subject, printable};
 
@@ -15,16 +15,16 @@ use crate::source::{Entry, Kind};
 #[must_use]
 pub fn of_change(change: &GuestChange) -> Entry {
     let tried = &change.tried;
-    let did = in_a_sentence(&tried.change);
     let (kind, end) = match (&tried.failed, tried.yielded) {
-        (Some(why), _) => (Kind::Failure, format!("; this failed: {why}")),
-        (None, Some(bytes)) => (Kind::Change, format!("; {bytes} came back")),
-        (None, None) => (Kind::Change, String::new()),
+        (Some(why), _) => (EventKind::Failure, format!(" (failed: {why})")),
+        (None, Some(bytes)) => (EventKind::Change, format!("; {bytes} came back")),
+        (None, None) => (EventKind::Change, String::new()),
     };
     let guest = (change.guest != Subject::HOST).then(|| printable(&change.guest).into());
     let subject = if guest.is_none() { "the host: " } else { "" };
+    let did = says(kind, guest.is_some(), &tried.change);
     let says = printable(&format!("{subject}{did}: {}{end}", tried.reason));
-    Entry { at: tried.at, wall: tried.wall, kind, guest, says }
+    Entry { at: tried.at, wall: tried.wall, kind: of_event(kind), guest, says }
 }
 
 /// An event of a daemon's history, or of a journal, as an entry.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memtide_api::past;
-use memtide_api::recent::in_a_sentence;
+use memtide_api::recent::says;
 use memtide_api::view::GuestDetail;
 use memtide_engine::journal::JournalError;
 use memtide_engine::{Event, Past, Recorded};
@@ -152,7 +152,7 @@ fn entries(events: &[Event]) -> Vec<Arc<Entry>> {
         wall: event.wall,
         kind: of_event(event.kind),
         guest: event.guest.as_ref().map(|guest| printable(guest).into()),
-        says: printable(&in_a_sentence(&event.text)),
+        says: printable(&says(event.kind, event.guest.is_some(), &event.text)),
     };
     events.iter().map(|event| Arc::new(entry(event))).collect()
 }

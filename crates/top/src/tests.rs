@@ -55,7 +55,7 @@ fn normal(second: u64) -> Status {
 #[test]
 fn a_size_under_way_has_a_direction() {
     let says = |actual, target| sample::guest("a", (150, actual, target), Verdict::UnderWay).state;
-    assert_eq!([says(500, 400), says(400, 500), says(400, 401)], ["giving", "getting", "under way"]);
+    assert_eq!([says(500, 400), says(400, 500), says(400, 401)], ["shrinking", "growing", "under way"]);
 }
 
 /// The same host when a guest waits, and little is free.
@@ -695,8 +695,8 @@ fn a_journal_answers_why_after_two_keys_and_what_happened_after_four() {
     demo-4         265 MiB  543 MiB ███·······░░░░░░░░      0 held: somebody else m…
     ── █ in use ▓ needed cache ▒ cold cache · free ░ given away ────────────────────
     00:07:58 the host went from soft to hard, with 79.3 MiB free
-    00:07:59▶demo-2 is to keep 307 MiB, in 12 steps since 00:07:58: no progress tow…
-    00:08:00 demo-2 is to keep 284 MiB, in 4 steps since 00:08:00: no progress towa…
+    00:07:59▶demo-2 is to keep 307 MiB, in 12 steps from 371 MiB since 00:07:58: no…
+    00:08:00 demo-2 is to keep 284 MiB, in 4 steps from 303 MiB since 00:08:00: no …
 
 
 

@@ -9,21 +9,32 @@ const KEPT = 1000, SHOWN = 200;
 /** Steps of one move follow each other within this time, in milliseconds. */
 const NEXT_STEP = 5000;
 
-/** What an event says besides its quantities. */
-const shape = event => event.says.split(" ").filter(word => !/\d|^\(?[KMGT]?i?B[),:;]*$/.test(word)).join(" ");
+/** The beginning of a new size. */
+const KEEPS = "is to keep ";
+
+/** What happened, and why. */
+function parts({ says }) {
+  const colon = says.indexOf(": ");
+  return colon < 0 ? [says, ""] : [says.slice(0, colon), says.slice(colon + 2)];
+}
+
+/** A text besides its quantities. */
+const shape = text => text.split(" ").filter(word => !/\d|^\(?[KMGT]?i?B[),:;]*$/.test(word)).join(" ");
 
 /** The lines of these events, the oldest first: a move that took many steps is one line, in the place of its last step. */
 function lines(events) {
   const lines = [];
   for (const event of events) {
-    const line = { event, shape: shape(event), steps: 1, since: event.wall };
+    const [what, why] = parts(event);
+    const line = { event, what, why, first: event, steps: 1 };
     const isChange = event.guest && (event.kind === "grant" || event.kind === "change");
-    for (let nth = lines.length - 1; isChange && nth >= 0 && event.at - lines[nth].event.at <= NEXT_STEP; nth -= 1) {
-      const before = lines[nth];
-      if (before.event.guest !== event.guest) continue;
-      if (before.shape === line.shape) {
+    for (let nth = lines.length - 1; isChange && nth >= 0; nth -= 1) {
+      const before = lines[nth], passed = event.at - before.event.at;
+      if (passed < 0 || passed > NEXT_STEP) break;
+      if (before.event.guest !== event.guest || shape(before.what) !== shape(what)) continue;
+      if ((before.what === what || what.startsWith(KEEPS)) && shape(before.why) === shape(why)) {
         lines.splice(nth, 1);
-        Object.assign(line, { steps: before.steps + 1, since: before.since });
+        Object.assign(line, { steps: before.steps + 1, first: before.first });
       }
       break;
     }
@@ -33,10 +44,11 @@ function lines(events) {
 }
 
 /** What a line says after its guest's name. */
-function words({ event, steps, since }) {
+function words({ event, what, why, first, steps }) {
   if (steps === 1) return event.says;
-  const colon = event.says.indexOf(": ");
-  return `${event.says.slice(0, colon)}, in ${steps} steps since ${time(since)}${event.says.slice(colon)}`;
+  const since = time(first.wall), [begun] = parts(first);
+  const how = begun === what ? `${steps} times since ${since}` : `in ${steps} steps from ${begun.slice(KEEPS.length)} since ${since}`;
+  return `${what}, ${how}: ${why}`;
 }
 
 export class Log {
@@ -64,8 +76,8 @@ export class Log {
     if (!this.#changed) return;
     this.#changed = false;
     const kind = byId("log-kind").value, filter = byId("log-words").value.toLowerCase();
-    const says = event => (event.guest ? `${event.guest} ${event.says}` : event.says);
-    const wanted = this.#events.filter(event => (!kind || event.kind === kind) && says(event).toLowerCase().includes(filter));
+    const says = ({ event }) => (event.guest ? `${event.guest} ${event.says}` : event.says);
+    const wanted = lines(this.#events).filter(line => (!kind || line.event.kind === kind) && says(line).toLowerCase().includes(filter));
     const item = line => {
       const { event } = line;
       const text = element("span", { class: `k-${event.kind}` });
@@ -73,7 +85,7 @@ export class Log {
       text.append(words(line));
       return element("li", {}, element("time", { datetime: new Date(event.wall).toISOString() }, time(event.wall)), " ", text);
     };
-    const items = lines(wanted).slice(-SHOWN).reverse().map(item);
+    const items = wanted.slice(-SHOWN).reverse().map(item);
     byId("log").replaceChildren(...(items.length ? items : [element("li", { class: "soft" }, "nothing yet")]));
   }
 }

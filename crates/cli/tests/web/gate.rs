@@ -105,7 +105,7 @@ pub fn history_and_explanations() {
     assert!(past.points.windows(2).all(|two| two[0].at < two[1].at) && !past.forgot);
     assert!(
         past.events.iter().any(|event| event.guest.as_deref() == Some(&name)
-            && event.says == "the operator ordered: leave it alone"),
+            && event.says == "is left alone: the operator's order"),
         "{past:#?}"
     );
     let status = daemon.status();

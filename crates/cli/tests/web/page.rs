@@ -97,13 +97,13 @@ pub fn a_person_gives_orders() {
     browser.until("no dialog", "!document.querySelector('dialog[open]')");
     browser.until(
         "the orders in the log",
-        &says("log", &format!("{second} the operator ordered: manage it again")),
+        &says("log", &format!("{second} is managed again: the operator's order")),
     );
     browser.key("ArrowDown");
 
     // The past comes from the daemon: a page that is opened now has it, too, and a reload needs no token in its address.
     browser.ask("Page.reload", serde_json::json!({}));
-    browser.until("the past", &says("log", &format!("{second} the operator ordered: leave it alone")));
+    browser.until("the past", &says("log", &format!("{second} is left alone: the operator's order")));
 
     let pid = first.pid();
     first.kill();
@@ -195,7 +195,7 @@ pub fn everybody_can_read() {
     daemon.ask(&["hold", &name]);
     browser.open(&server.url, DESK);
     browser.until("a held guest", &says("rows", "held"));
-    browser.until("events", &says("log", "the operator ordered"));
+    browser.until("events", &says("log", "the operator's order"));
     if let Some(axe) = &axe {
         browser.value(&format!("{axe}; 1"));
     }
@@ -297,7 +297,7 @@ pub fn in_cockpit() {
         &format!("document.querySelectorAll('#rows tr').length === 3 && {}", says("link", "live")),
     );
     gives_orders(&mut browser, &daemon, &format!("{prefix}-2"));
-    browser.until("the orders in the log", &says("log", "the operator ordered: manage it again"));
+    browser.until("the orders in the log", &says("log", "is managed again: the operator's order"));
     browser.picture("cockpit-desk");
     assert_eq!(browser.value("window.violations.join()"), "");
     daemon.end();

@@ -211,7 +211,7 @@ impl Gathering<'_> {
             if let (Some(now), Some(was)) = (now, was)
                 && let Some(kills @ 1..) = now.checked_sub(was)
             {
-                let text = format!("its kernel killed {} for lack of memory", counted(kills, "program"));
+                let text = format!("lost {} to its kernel, for lack of memory", counted(kills, "program"));
                 self.push(EventKind::Kill, Some(&guest.id), text);
             }
         }
@@ -228,15 +228,15 @@ impl Gathering<'_> {
         for Order { guest, ordered } in &self.step.seen.orders {
             let ordered = match ordered {
                 Ordered::Leave(hold) => match hold.keeps {
-                    Keeps::Limit => "give it its limit, then leave it alone".to_owned(),
-                    _ => "leave it alone".to_owned(),
+                    Keeps::Limit => "gets its limit, and is then left alone".to_owned(),
+                    _ => "is left alone".to_owned(),
                 },
-                Ordered::Manage => "manage it again".to_owned(),
-                Ordered::Reclaim(bytes) => format!("reclaim {bytes} from its cgroup"),
-                Ordered::Trim(bytes) => format!("trim {bytes} of its page cache"),
-                Ordered::Fetch(bytes) => format!("take {bytes} of its free memory"),
+                Ordered::Manage => "is managed again".to_owned(),
+                Ordered::Reclaim(bytes) => format!("is to give {bytes} from its cgroup"),
+                Ordered::Trim(bytes) => format!("is to give {bytes} of its page cache"),
+                Ordered::Fetch(bytes) => format!("is to give {bytes} of its free memory"),
             };
-            self.push(EventKind::Order, Some(guest), format!("the operator ordered: {ordered}"));
+            self.push(EventKind::Order, Some(guest), format!("{ordered}: the operator's order"));
         }
     }
 
@@ -246,17 +246,18 @@ impl Gathering<'_> {
         for (id, guest) in &after.guests {
             let was = before.guests.get(id).and_then(|guest| guest.stalled).filter(|(_, until)| *until > now);
             if guest.stalled.is_some() && was.is_none() {
-                self.push(EventKind::Stall, Some(id), self.stall(id, guest));
+                self.push(EventKind::Stall, Some(id), self.stall(id, guest, before));
             }
         }
     }
 
     /// The size at which it stalled: what it took back by itself, it took because it stalled.
-    fn stall(&self, id: &GuestId, guest: &GuestState) -> String {
+    fn stall(&self, id: &GuestId, guest: &GuestState, before: &State) -> String {
         let has = self.step.seen.guest(id).map(|guest| guest.actual()).unwrap_or_default();
         let stalled = "stalled for lack of memory at";
-        let took = guest.target.filter(|_| guest.deflated_at.is_some_and(|at| at >= self.step.seen.taken_at));
-        match took.filter(|target| *target < has) {
+        let took = guest.deflated_at.is_some_and(|at| at >= self.step.seen.taken_at);
+        let target = before.guests.get(id).and_then(|guest| guest.target);
+        match target.filter(|target| took && *target < has) {
             Some(target) => {
                 format!("{stalled} {target}, and took back {} by itself", has.saturating_sub(target))
             }

@@ -109,6 +109,16 @@ fn each_decision_of_the_kept_runs_is_shown_as_it_was() {
 }
 
 #[test]
+fn a_guest_that_helps_itself_stalled_at_the_size_that_it_had() {
+    let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/strict-liar.mtj");
+    let events = Recorded::open(&trace).unwrap().events_between(0, usize::MAX).unwrap();
+    let stalls = events.iter().filter(|event| event.kind == EventKind::Stall).map(ToString::to_string);
+    let stalls: Vec<String> = stalls.collect();
+    let text = "liar-3: stalled for lack of memory at 345 MiB, and took back 40 MiB by itself";
+    assert!(stalls.iter().any(|stall| stall == text), "{stalls:#?}");
+}
+
+#[test]
 fn what_happened_is_found_forwards_and_backwards() {
     let dir = tempfile::tempdir().unwrap();
     record(dir.path(), own_policy(), 60_000, 12);
@@ -128,7 +138,7 @@ fn what_happened_is_found_forwards_and_backwards() {
         kills,
         [(8, "c is gone: killed by the host".into()), (20, "c is gone: killed by the host".into())]
     );
-    assert_eq!(of(EventKind::Order).next().unwrap(), (5, "b: the operator ordered: leave it alone".into()));
+    assert_eq!(of(EventKind::Order).next().unwrap(), (5, "b: is left alone: the operator's order".into()));
     let is_kill = |event: &memtide_engine::Event| event.kind == EventKind::Kill;
     assert_eq!(recorded.next_event(is_kill).unwrap().unwrap().place, 8);
     assert_eq!(recorded.next_event(is_kill).unwrap().unwrap().place, 20);

@@ -101,7 +101,7 @@ fn is_left(case: &Case, lab: &Lab, kind: &str, arms: &[Arm]) {
         (*arm, percent)
     };
     let shares: Vec<_> = arms.iter().map(share).collect();
-    assert!(shares.iter().all(|(.., percent)| *percent >= 90), "percent of the work: {shares:?}");
+    assert!(shares.iter().all(|(_, percent)| *percent >= 90), "percent of the work: {shares:?}");
 }
 
 /// Runs the three guests in their own small host, under memtide or nobody.

@@ -6,7 +6,7 @@
 //! **Rule.** If memory is wanted, reporting is made to return smaller pieces, too: it costs the guest some CPU time as long as it lasts, and tears
 //! huge pages of the host, which [`super::splits`] then split. It lasts for a minute at least, and until nothing is wanted. Pieces that are too
 //! small even for that are compacted, which takes the guest's CPU time for seconds. Between two such requests lies a minute; if they bring
-//! nothing, twice as long each time, up to 10 min.
+//! nothing, twice as long each time, up to 10 min. A guest that takes more memory, or whose balloon inflates and is not stuck, is not asked.
 //!
 //! **Property.** Nobody counts on it: what has come back shows in the host's free memory. The guest reports as its kernel chose while nothing
 //! is wanted.
@@ -27,7 +27,9 @@ pub fn end(guest: &Guest<'_>, agent: &Agent, wanted: Bytes, now: Moment) -> Opti
 /// What an agent is asked for, the bytes that should come of it, and why.
 #[must_use]
 pub fn deed(guest: &Guest<'_>, agent: &Agent, wanted: Bytes, now: Moment) -> Option<(Deed, Bytes, Reason)> {
-    if guest.next.agent.pieces.lasts(now) {
+    // A balloon that inflates and a guest that grows take small pieces, too, and need the guest's processors.
+    let inflates = guest.inflates() && !guest.is_stuck(now);
+    if guest.next.agent.pieces.lasts(now) || inflates || guest.takes_more() {
         return None;
     }
     // What a guest lacks itself is no reason to ask it.

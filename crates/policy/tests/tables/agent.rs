@@ -3,7 +3,8 @@
 use super::*;
 use crate::common::{but, guest, mib, snapshot};
 use memtide_model::{
-    Agent, AgentMemory, Amount, Balloon, Deed, Hold, Keeps, Moment, Order, Ordered, Reading, Share,
+    Agent, AgentMemory, Amount, Balloon, Deed, GuestState, Hold, Keeps, Moment, Order, Ordered, Reading,
+    Share,
 };
 
 /// A guest of 800 MiB that uses 300 MiB and has 480 MiB of page cache, with an agent that has ended this number of requests, the last of which
@@ -105,6 +106,18 @@ fn free_memory_in_pieces_is_compacted_if_no_page_cache_is_trimmed() {
     let state = known(&config, &with_cache(1_000, 0, 70));
     assert_eq!(asked(&tick(&config, &state, &with_cache(6_000, 100, 70))), [Request::Agent(Deed::Compact)]);
     assert!(trims(&tick(&config, &state, &with_cache(6_000, 100, 480))));
+    // Its balloon inflates, or its programs grow: they need its processors.
+    let known = |change: fn(&mut GuestState)| {
+        let mut state = state.clone();
+        change(state.guests.get_mut(&id("cached")).unwrap());
+        state
+    };
+    for at_work in
+        [known(|cached| cached.target = Some(mib(700))), known(|cached| cached.used_then = mib(200))]
+    {
+        let decision = tick(&config, &at_work, &with_cache(6_000, 100, 70));
+        assert!(!asked(&decision).contains(&Request::Agent(Deed::Compact)), "{:#?}", decision.plan);
+    }
 }
 
 /// The agent of the first test, with this much free memory in pieces that reporting could return, and reporting on.

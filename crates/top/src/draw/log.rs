@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use jiff::tz::TimeZone;
-use memtide_model::{SizePart, Span, WallClock, counted};
+use memtide_model::{SizePart, Span};
 use ratatui::buffer::Buffer;
 use ratatui::style::Style;
 
@@ -15,56 +15,72 @@ use crate::clock;
 use crate::layout::Layout;
 use crate::source::{Entry, Kind};
 
+/// The beginning of a new size.
+const KEEPS: &str = "is to keep ";
 /// Steps of one move follow each other within this time.
 const NEXT_STEP: Span = Span::from_secs(5);
 
 /// A line of the log: an event, or the last step of a move.
 struct Line<'a> {
     entry: &'a Entry,
-    /// The steps before it, and the time of the first one.
-    earlier: usize,
-    since: WallClock,
+    first: &'a Entry,
+    /// How many entries it stands for.
+    steps: u64,
 }
 
 impl Line<'_> {
     fn says(&self, zone: &TimeZone) -> Cow<'_, str> {
-        let says = &self.entry.says;
-        if self.earlier == 0 {
-            return says.into();
+        let ((what, why), (first, _)) = (parts(self.entry), parts(self.first));
+        let since = clock::time(self.first.wall, zone);
+        match first.strip_prefix(KEEPS) {
+            _ if self.steps == 1 => (&*self.entry.says).into(),
+            Some(from) if what != first => {
+                format!("{what}, in {} steps from {from} since {since}: {why}", self.steps).into()
+            }
+            _ => format!("{what}, {} times since {since}: {why}", self.steps).into(),
         }
-        let steps = counted(self.earlier as u64 + 1, "step");
-        let (what, why) = says.split_once(": ").unwrap_or((says, "the same reason"));
-        format!("{what}, in {steps} since {}: {why}", clock::time(self.since, zone)).into()
     }
+}
+
+/// What happened, and why.
+fn parts(entry: &Entry) -> (&str, &str) {
+    entry.says.split_once(": ").unwrap_or((&entry.says, ""))
 }
 
 /// The lines of these entries: a move that took many steps is one line, in the place of its last step.
 fn lines(entries: &[Arc<Entry>]) -> Vec<Line<'_>> {
     let mut lines: Vec<Line<'_>> = Vec::new();
     for entry in entries {
-        let recent = lines.iter().rev().take_while(|line| entry.at.since(line.entry.at) <= NEXT_STEP);
-        let nth = recent.clone().position(|line| line.entry.guest == entry.guest);
-        let before =
-            nth.map(|nth| lines.len() - 1 - nth).filter(|nth| is_next_step(lines[*nth].entry, entry));
-        let (earlier, since) = before.map_or((0, entry.wall), |nth| {
-            let line = lines.remove(nth);
-            (line.earlier + 1, line.since)
-        });
-        lines.push(Line { entry, earlier, since });
+        let is_recent = |line: &&Line<'_>| entry.at.since(line.entry.at) <= NEXT_STEP;
+        let mut recent = lines.iter().rev().take_while(is_recent).enumerate();
+        // The last change of this kind that the guest had.
+        let nth =
+            recent.find(|(_, line)| is_same_deed(line.entry, entry)).map(|(nth, _)| lines.len() - 1 - nth);
+        let before = nth.filter(|nth| is_next_step(lines[*nth].entry, entry)).map(|nth| lines.remove(nth));
+        let (first, steps) = before.map_or((&**entry, 1), |line| (line.first, line.steps + 1));
+        lines.push(Line { entry, first, steps });
     }
     lines
 }
 
-/// Whether two changes of a guest differ in quantities only.
-fn is_next_step(before: &Entry, entry: &Entry) -> bool {
-    fn words(says: &str) -> impl Iterator<Item = &str> {
-        let is_unit = |word: &str| {
-            ["B", "KiB", "MiB", "GiB", "TiB"].contains(&word.trim_matches(['(', ')', ',', ':', ';']))
-        };
-        says.split(' ').filter(move |word| !word.contains(|c: char| c.is_ascii_digit()) && !is_unit(word))
-    }
+/// The words that are no quantities.
+fn words(says: &str) -> impl Iterator<Item = &str> {
+    let is_unit = |word: &str| {
+        ["B", "KiB", "MiB", "GiB", "TiB"].contains(&word.trim_matches(['(', ')', ',', ':', ';']))
+    };
+    says.split(' ').filter(move |word| !word.contains(|c: char| c.is_ascii_digit()) && !is_unit(word))
+}
+
+/// Whether both are changes of the same kind, of the same guest.
+fn is_same_deed(before: &Entry, entry: &Entry) -> bool {
     let are_changes = before.kind == Kind::Change && entry.kind == Kind::Change && entry.guest.is_some();
-    are_changes && words(&before.says).eq(words(&entry.says))
+    are_changes && before.guest == entry.guest && words(parts(before).0).eq(words(parts(entry).0))
+}
+
+/// Whether the change is the next step of a move, or the same change again, for the same reason. Other quantities would have to be added up.
+fn is_next_step(before: &Entry, entry: &Entry) -> bool {
+    let ((what, why), (did, therefore)) = (parts(before), parts(entry));
+    (what == did || what.starts_with(KEEPS)) && words(why).eq(words(therefore))
 }
 
 pub(super) fn draw(app: &App, theme: Theme, layout: &Layout, buffer: &mut Buffer) {
@@ -148,10 +164,22 @@ mod tests {
             says(&two),
             [
                 "is to keep 400 MiB: needs 400 MiB (uses 1.02 GiB), entitled to 1 GiB",
-                "is to keep 1020 MiB, in 3 steps since 14:32:00: needs 1020 MiB (uses 1.02 GiB), entitled to 1 GiB",
+                "is to keep 1020 MiB, in 3 steps from 300 MiB since 14:32:00: needs 1020 MiB (uses 1.02 GiB), entitled to 1 GiB",
             ]
         );
-        // Later, for another reason, after something else, or no change.
+        let again = |second, says: &str| entry(second, "a", Kind::Change, says);
+        assert_eq!(
+            says(&[
+                again(0, "has it split: 3 MiB torn"),
+                grows(1, "a", 300),
+                again(2, "has it split: 4 MiB torn")
+            ]),
+            [
+                "is to keep 300 MiB: needs 300 MiB (uses 1.02 GiB), entitled to 1 GiB",
+                "has it split, 2 times since 14:32:00: 4 MiB torn",
+            ]
+        );
+        // Later, for another reason, after something else, another quantity, or no change.
         let gives = entry(4, "a", Kind::Change, "is to keep 200 MiB: 110 MiB idle (needs 190 MiB)");
         let waits = |second| entry(second, "a", Kind::Wait, "stalled for lack of memory at 300 MiB");
         for apart in [
@@ -159,6 +187,7 @@ mod tests {
             vec![grows(3, "a", 300), gives.clone()],
             vec![grows(3, "a", 300), gives, grows(5, "a", 310)],
             vec![waits(1), waits(2)],
+            vec![again(0, "is to give 3 MiB: cold"), again(1, "is to give 4 MiB: cold")],
         ] {
             assert_eq!(lines(&apart).len(), apart.len(), "{:?}", says(&apart));
         }
