@@ -216,11 +216,12 @@ impl GuestReport {
     /// The guest's state in a few words, for people: its verdict, or which way its size moves.
     #[must_use]
     pub fn in_words(&self, names: &Names<'_>, now: Moment) -> String {
-        match (&self.verdict, self.moves()) {
-            (Verdict::UnderWay, Some(Moves::Gives)) => "shrinking".to_owned(),
-            (Verdict::UnderWay, Some(Moves::Gets)) => "growing".to_owned(),
-            (verdict, _) => verdict.in_words(names, now),
-        }
+        let verdict = match (&self.verdict, self.moves()) {
+            (Verdict::UnderWay, Some(Moves::Gives)) => &Verdict::Shrunk,
+            (Verdict::UnderWay, Some(Moves::Gets)) => &Verdict::Grown,
+            (verdict, _) => verdict,
+        };
+        verdict.in_words(names, now)
     }
 }
 

@@ -26,13 +26,13 @@ function lines(events) {
   const lines = [];
   for (const event of events) {
     const [what, why] = parts(event);
-    const line = { event, what, why, first: event, steps: 1 };
+    const line = { event, what, why, deed: shape(what), reason: shape(why), first: event, steps: 1 };
     const isChange = event.guest && (event.kind === "grant" || event.kind === "change");
     for (let nth = lines.length - 1; isChange && nth >= 0; nth -= 1) {
       const before = lines[nth], passed = event.at - before.event.at;
       if (passed < 0 || passed > NEXT_STEP) break;
-      if (before.event.guest !== event.guest || shape(before.what) !== shape(what)) continue;
-      if ((before.what === what || what.startsWith(KEEPS)) && shape(before.why) === shape(why)) {
+      if (before.event.guest !== event.guest || before.deed !== line.deed) continue;
+      if ((before.what === what || what.startsWith(KEEPS)) && before.reason === line.reason) {
         lines.splice(nth, 1);
         Object.assign(line, { steps: before.steps + 1, first: before.first });
       }

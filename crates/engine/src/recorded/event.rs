@@ -244,24 +244,13 @@ impl Gathering<'_> {
     fn stalls(&mut self, before: &State, after: &State) {
         let now = self.step.seen.taken_at;
         for (id, guest) in &after.guests {
-            let was = before.guests.get(id).and_then(|guest| guest.stalled).filter(|(_, until)| *until > now);
+            let Some(seen) = self.step.seen.guest(id) else { continue };
+            let before = before.guests.get(id);
+            let was = before.and_then(|guest| guest.stalled).filter(|(_, until)| *until > now);
             if guest.stalled.is_some() && was.is_none() {
-                self.push(EventKind::Stall, Some(id), self.stall(id, guest, before));
+                let target = before.and_then(|guest| guest.target);
+                self.push(EventKind::Stall, Some(id), stall(guest, target, seen.actual(), now));
             }
-        }
-    }
-
-    /// The size at which it stalled: what it took back by itself, it took because it stalled.
-    fn stall(&self, id: &GuestId, guest: &GuestState, before: &State) -> String {
-        let has = self.step.seen.guest(id).map(|guest| guest.actual()).unwrap_or_default();
-        let stalled = "stalled for lack of memory at";
-        let took = guest.deflated_at.is_some_and(|at| at >= self.step.seen.taken_at);
-        let target = before.guests.get(id).and_then(|guest| guest.target);
-        match target.filter(|target| took && *target < has) {
-            Some(target) => {
-                format!("{stalled} {target}, and took back {} by itself", has.saturating_sub(target))
-            }
-            None => format!("{stalled} {has}"),
         }
     }
 
@@ -286,5 +275,15 @@ impl Gathering<'_> {
                 None => {}
             }
         }
+    }
+}
+
+/// The size at which a guest stalled that had this `target` and `has` this size now: what it took back by itself, it took because it stalled.
+fn stall(guest: &GuestState, target: Option<Bytes>, has: Bytes, now: Moment) -> String {
+    let stalled = "stalled for lack of memory at";
+    let took = guest.deflated_at.is_some_and(|at| at >= now);
+    match target.filter(|target| took && *target < has) {
+        Some(target) => format!("{stalled} {target}, and took back {} by itself", has.saturating_sub(target)),
+        None => format!("{stalled} {has}"),
     }
 }

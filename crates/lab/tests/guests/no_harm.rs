@@ -60,18 +60,17 @@ struct Arm {
     tiers: bool,
 }
 
-const fn arm(commitment: &'static str, agents: bool, tiers: bool) -> Arm {
-    Arm { commitment, agents, tiers }
-}
+const STRICT: Arm = Arm { commitment: "strict", agents: false, tiers: false };
+const ELASTIC: Arm = Arm { commitment: "elastic", ..STRICT };
 
 const ALL: [Arm; 5] = [
-    arm("strict", false, false),
-    arm("elastic", false, false),
-    arm("strict", true, false),
-    arm("elastic", true, false),
-    arm("elastic", true, true),
+    STRICT,
+    ELASTIC,
+    Arm { agents: true, ..STRICT },
+    Arm { agents: true, ..ELASTIC },
+    Arm { agents: true, tiers: true, ..ELASTIC },
 ];
-const WITHOUT_AGENTS: [Arm; 2] = [arm("strict", false, false), arm("elastic", false, false)];
+const WITHOUT_AGENTS: [Arm; 2] = [STRICT, ELASTIC];
 
 pub fn a_cache_in_use_is_left_to_its_guest() {
     is_left(&USUAL, the_lab(), "", &ALL);

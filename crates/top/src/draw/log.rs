@@ -51,11 +51,8 @@ fn parts(entry: &Entry) -> (&str, &str) {
 fn lines(entries: &[Arc<Entry>]) -> Vec<Line<'_>> {
     let mut lines: Vec<Line<'_>> = Vec::new();
     for entry in entries {
-        let is_recent = |line: &&Line<'_>| entry.at.since(line.entry.at) <= NEXT_STEP;
-        let mut recent = lines.iter().rev().take_while(is_recent).enumerate();
         // The last change of this kind that the guest had.
-        let nth =
-            recent.find(|(_, line)| is_same_deed(line.entry, entry)).map(|(nth, _)| lines.len() - 1 - nth);
+        let nth = lines.iter().rposition(|line| is_same_deed(line.entry, entry));
         let before = nth.filter(|nth| is_next_step(lines[*nth].entry, entry)).map(|nth| lines.remove(nth));
         let (first, steps) = before.map_or((&**entry, 1), |line| (line.first, line.steps + 1));
         lines.push(Line { entry, first, steps });
@@ -80,7 +77,8 @@ fn is_same_deed(before: &Entry, entry: &Entry) -> bool {
 /// Whether the change is the next step of a move, or the same change again, for the same reason. Other quantities would have to be added up.
 fn is_next_step(before: &Entry, entry: &Entry) -> bool {
     let ((what, why), (did, therefore)) = (parts(before), parts(entry));
-    (what == did || what.starts_with(KEEPS)) && words(why).eq(words(therefore))
+    let is_soon = entry.at.since(before.at) <= NEXT_STEP;
+    is_soon && (what == did || what.starts_with(KEEPS)) && words(why).eq(words(therefore))
 }
 
 pub(super) fn draw(app: &App, theme: Theme, layout: &Layout, buffer: &mut Buffer) {
